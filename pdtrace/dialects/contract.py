@@ -1,0 +1,163 @@
+"""What a dialect is: the only kind of file that knows one engine's names.
+
+Owns the contract and the view of one request's spans that a dialect reads. Knows no engine.
+
+A dialect answers two questions. ``identify`` looks at one span without context: is it mine, and what part does it
+play? It must be cheap: it runs once for every span. ``read`` gets all spans of one request that are its own, with
+the tree around them, and appends what they say to a Reading. What a dialect cannot know it leaves out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from pdtrace.model import Identity, Key, Log, Reading, Record, Span
+
+
+class Tree:
+    """The spans of one request: parents, children and identities, across traces."""
+
+    def __init__(self, spans: Sequence[Span], identities: dict[tuple[str, str], Identity]) -> None:
+        self.spans = sorted(spans, key=lambda s: (s.start_ns, s.trace_id, s.span_id))
+        self._identities = identities
+        self._by_key = {s.key: s for s in self.spans}
+        self._children: dict[tuple[str, str], list[Span]] = {}
+        for span in self.spans:
+            if span.parent_id:
+                self._children.setdefault((span.trace_id, span.parent_id), []).append(span)
+
+    def identity(self, span: Span) -> Identity:
+        """What ``span`` was identified as."""
+        return self._identities[span.key]
+
+    def parent(self, span: Span) -> Span | None:
+        """The parent, if it is part of the request."""
+        return self._by_key.get((span.trace_id, span.parent_id)) if span.parent_id else None
+
+    def children(self, span: Span) -> list[Span]:
+        """Direct children, by start."""
+        return self._children.get(span.key, [])
+
+    def ancestors(self, span: Span) -> Iterator[Span]:
+        """Parent, grandparent, ... as far as they are here; safe against cycles."""
+        seen = {span.key}
+        above = self.parent(span)
+        while above is not None and above.key not in seen:
+            seen.add(above.key)
+            yield above
+            above = self.parent(above)
+
+    def descendants(self, span: Span) -> Iterator[Span]:
+        """All spans below, in no promised order; iterative, safe against depth and cycles."""
+        seen = {span.key}
+        stack = list(self.children(span))
+        while stack:
+            below = stack.pop()
+            if below.key in seen:
+                continue
+            seen.add(below.key)
+            yield below
+            stack.extend(self.children(below))
+
+
+class Dialect(Protocol):
+    """One engine's words. Stateless; one instance serves all threads."""
+
+    name: str
+    #: What this dialect can never tell, in words, for `pdtrace doctor` and the Health page.
+    blind_spots: tuple[str, ...]
+
+    def identify(self, span: Span) -> Identity | None:
+        """The part ``span`` plays, or None if it is not this dialect's."""
+
+    def read(self, mine: Sequence[Span], tree: Tree, out: Reading) -> None:
+        """Append what ``mine`` (never empty, sorted by start) says to ``out``."""
+
+    def record_from_log(self, log: Log) -> Record | None:
+        """The request fact that a log record carries, if this dialect logs such facts."""
+
+    def record_keys(self, record: Record) -> tuple[Key, ...] | None:
+        """Keys that tie ``record`` to a request, or None if the record is not this dialect's."""
+
+    def read_record(self, record: Record, out: Reading) -> None:
+        """Append what one record says to ``out``."""
+
+
+class SpansOnly:
+    """Base for dialects that read spans and nothing else."""
+
+    blind_spots: tuple[str, ...] = ()
+
+    def record_from_log(self, log: Log) -> Record | None:
+        """No log record of this dialect carries request facts."""
+        return None
+
+    def record_keys(self, record: Record) -> tuple[Key, ...] | None:
+        """No records in this dialect."""
+        return None
+
+    def read_record(self, record: Record, out: Reading) -> None:
+        """Never called: ``record_keys`` claims nothing."""
+
+
+def clock_of(span: Span) -> str:
+    """Clock domain of a span's stamps: host, else process, else service.
+
+    Source: definitions, section 8 (host, else process).
+    """
+    resource = span.resource
+    attributes = span.attributes
+    for name in ("host.id", "host.name"):
+        value = attributes.get(name) or resource.get(name)
+        if value:
+            return f"host:{value}"
+    for name in ("service.instance.id", "service.name"):
+        value = resource.get(name)
+        if value:
+            return f"process:{value}"
+    return f"scope:{span.scope}"
+
+
+def worker_of(span: Span) -> str:
+    """Worker id from the standard resource attributes: service.instance.id, else service.name."""
+    return str(span.resource.get("service.instance.id") or span.resource.get("service.name") or "")
+
+
+def as_int(value: object) -> int | None:
+    """Integers as engines send them: int, integral float or decimal string; anything else is None."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else None
+    if isinstance(value, str):
+        try:
+            return int(value)
+        except ValueError:
+            return None
+    return None
+
+
+def as_float(value: object) -> float | None:
+    """Numbers as engines send them: number or string; NaN, infinities and anything else are None."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if number == number and abs(number) != float("inf") else None
+
+
+def seconds_to_ns(value: object) -> int | None:
+    """A duration in seconds, as integer nanoseconds (rounded); None if it is not a number."""
+    number = as_float(value)
+    return None if number is None else round(number * 1e9)
+
+
+def ms_to_ns(value: object) -> int | None:
+    """A duration in milliseconds, as integer nanoseconds (rounded); None if it is not a number."""
+    number = as_float(value)
+    return None if number is None else round(number * 1e6)
