@@ -1,1 +1,9 @@
+"""The charging rule, hidden time and what-if savings: pure, integers in and out.
 
+Owns the arithmetic of definitions section 2. Knows no spans, no engines, no storage.
+"""
+
+from pdtrace.charge.rule import Activities, Charged, charge
+from pdtrace.charge.whatif import savings
+
+__all__ = ["Activities", "Charged", "charge", "savings"]
