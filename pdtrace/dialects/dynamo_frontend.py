@@ -1,0 +1,203 @@
+"""Dynamo's front end span ``http-request``: the window, the first token, the facts and how the request ended.
+
+Owns the edge and the evidence of the outcome. Does not read routing or workers (dynamo_routing), nor decides outcomes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from pdtrace.dialects.contract import Tree, as_int, clock_of, ms_to_ns
+from pdtrace.dialects.dynamo_routing import DIALECT, failed_stage
+from pdtrace.model import Before, Edge, Evidence, Failure, Reading, Span, SpanEvent
+
+#: error_type of the event ``request completed`` -> HTTP status, for spans without the event ``http response sent``.
+#: Source: ErrorType in lib/llm/src/http/service/metrics.rs; ``overload`` was seen as 529 in 1.5.1.
+_STATUS_OF_ERROR_TYPE: Final = {
+    "validation": 400,
+    "not_found": 404,
+    "overload": 529,
+    "internal": 500,
+    "not_implemented": 501,
+}
+#: How a worker refuses a prompt that can never fit, as it reaches the front end inside a 200 stream.
+_OVER_LONG: Final = "request exceeds worker admission limits"
+_OVERLOADED: Final = 529
+#: Beyond this the span's ttft_ms and the window it is added to disagree visibly.
+_VISIBLE_LAG_NS: Final = 10_000_000
+
+
+def read(mine: Sequence[Span], tree: Tree, out: Reading) -> None:
+    """Append what the http-request spans among ``mine`` say; legs must have been read before."""
+    for span in mine:
+        if span.name == "http-request":
+            _read_one(span, tree, out)
+
+
+def _read_one(span: Span, tree: Tree, out: Reading) -> None:
+    attributes = span.attributes
+    events = list(_front_end_events(span, tree))
+    ttft_ns = _ttft(span, out)
+    status = _http_status(events)
+    out.edges.append(
+        Edge(
+            kind="frontend",
+            start_ns=span.start_ns,
+            end_ns=span.end_ns,
+            clock=clock_of(span),
+            span_id=span.span_id,
+            trace_id=span.trace_id,
+            dialect=DIALECT,
+            first_token_ns=None if ttft_ns is None else span.start_ns + ttft_ns,
+            http_status=status,
+        )
+    )
+    out.fact("request_id", attributes.get("request_id") or attributes.get("x_request_id"))
+    if attributes.get("request_id") and attributes.get("x_request_id"):
+        out.fact("aliases", [str(attributes["x_request_id"])])
+    received = next((event for event in events if event.name == "request received"), None)
+    spoken = received.attributes if received else {}
+    out.fact("model", attributes.get("model") or spoken.get("model"))
+    if spoken.get("request_type") in ("stream", "unary"):
+        out.fact("stream", spoken["request_type"] == "stream")
+    # 0 input tokens is what the front end writes when it never counted them.
+    out.fact("input_tokens", as_int(attributes.get("input_tokens")) or None)
+    out.fact("output_tokens", as_int(attributes.get("output_tokens")))
+    out.fact("prefill_worker", attributes.get("prefill_worker_id"))
+    out.fact("decode_worker", attributes.get("decode_worker_id"))
+    out.fact("http_status", status)
+    _tell_ttft(span, ttft_ns, received, out)
+    _tell_end(span, status, events, out)
+
+
+def _front_end_events(span: Span, tree: Tree) -> Iterator[SpanEvent]:
+    """Events of the span and, for /v1/completions, of the spans that wrap it; each is a log line of the front end."""
+    yield from span.events
+    for below in tree.descendants(span):
+        if below.name.startswith("completions"):
+            yield from below.events
+
+
+def _ttft(span: Span, out: Reading) -> int | None:
+    """``ttft_ms`` ("115.72") as ns; None if the front end reported none or nonsense."""
+    reported = span.attributes.get("ttft_ms")
+    if reported is None:
+        return None
+    ttft_ns = ms_to_ns(reported)
+    if ttft_ns is None or ttft_ns < 0:
+        out.warn("bad_ttft", f"http-request reports ttft_ms {reported!r}; a number of ms >= 0 would be right")
+        return None
+    return ttft_ns
+
+
+def _tell_ttft(span: Span, ttft_ns: int | None, received: SpanEvent | None, out: Reading) -> None:
+    if ttft_ns is None:
+        return
+    for leg in out.legs:
+        if leg.role in ("decode", "aggregated") and not leg.failed and leg.trace_id == span.trace_id:
+            began = [e for e in out.envelopes if e.worker == leg.worker and e.attempt == leg.attempt]
+            for envelope in began:
+                why = "worker began before the front end had its first token"
+                first_ns = span.start_ns + ttft_ns
+                out.before.append(Before(envelope.clock, envelope.start_ns, clock_of(span), first_ns, why))
+    if received is None:
+        return
+    lag_ns = received.time_ns - span.start_ns
+    text = "the front end counts ttft_ms from this long after its span began: the first token may be that much later"
+    out.evidence.append(Evidence("frontend_ttft_origin", lag_ns, "ns", text, span.span_id))
+    if lag_ns > _VISIBLE_LAG_NS:
+        out.warn(
+            "frontend_ttft_origin",
+            f"the front end took {lag_ns / 1e6:.1f} ms to read the request before it began to count its TTFT; "
+            "the first token may be up to that much later than shown",
+        )
+
+
+def _http_status(events: Sequence[SpanEvent]) -> int | None:
+    """The status sent, else what the error type stands for; None if the front end sent no answer (client gone)."""
+    for event in events:
+        if event.name == "http response sent":
+            return as_int(event.attributes.get("status"))
+    for event in events:
+        if event.name == "request completed":
+            return _STATUS_OF_ERROR_TYPE.get(str(event.attributes.get("error_type", "")))
+    return None
+
+
+def _tell_end(span: Span, status: int | None, events: Sequence[SpanEvent], out: Reading) -> None:
+    outcome = span.attributes.get("request.outcome")
+    completed = next((event for event in events if event.name == "request completed"), None)
+    error_type = str(completed.attributes.get("error_type", "")) if completed else ""
+    if outcome == "cancelled" or error_type == "cancelled":
+        out.fact("client_cancelled_ns", _cancelled_ns(span, completed, events, out))
+        return
+    if error_type == "response_timeout":
+        out.fact("timed_out_ns", completed.time_ns if completed else span.end_ns)
+    if outcome == "success" or (outcome is None and status == 200 and "ttft_ms" in span.attributes):
+        # The status code of the span may be ERROR all the same, after a migration that worked.
+        out.fact("answered", value=True)
+        return
+    if outcome == "error" or span.status == 2:
+        _tell_error(status, completed, events, out)
+
+
+def _tell_error(status: int | None, completed: SpanEvent | None, events: Sequence[SpanEvent], out: Reading) -> None:
+    stream_error = _said(events, "Streaming error: ")
+    overload = _said(events, "Service temporarily overloaded: ")
+    said = str(completed.attributes.get("error_detail", "")) if completed else ""
+    text = stream_error or overload or said or (f"HTTP status {status}" if status else "error")
+    out.fact("error", text)
+    if _OVER_LONG in stream_error:
+        out.fact("over_long_prompt", value=True)
+    elif status == _OVERLOADED:
+        _tell_rejection(events, out)
+    elif status is None or status < 400:
+        # The answering worker's stream broke, or the front end gave up: the last leg dispatched says where it was.
+        last = max(out.legs, key=lambda leg: leg.start_ns, default=None)
+        at_ns = completed.time_ns if completed else 0
+        if last:
+            out.failures.append(Failure(failed_stage(last), text, at_ns, last.worker, last.attempt))
+        else:
+            out.failures.append(Failure("route", text, at_ns))
+
+
+def _tell_rejection(events: Sequence[SpanEvent], out: Reading) -> None:
+    """Say whether the prefill had been done when the request was refused: then it was for nothing."""
+    prefills = [leg for leg in out.legs if leg.role == "prefill" and leg.end_ns and not leg.failed]
+    if prefills:
+        spent_ns = sum(leg.end_ns - leg.start_ns for leg in prefills)
+        spent = f"{spent_ns / 1e6:.1f} ms"
+        out.warn(
+            "rejected_after_prefill", f"rejected for want of decode capacity; a finished prefill ({spent}) was wasted"
+        )
+        out.evidence.append(
+            Evidence("wasted_prefill", spent_ns, "ns", "calls to P for a request that was then rejected")
+        )
+    elif any(event.name.startswith("request rejected by prefill worker") for event in events):
+        out.evidence.append(Evidence("rejected_by", "prefill", "", "no prefill worker had room; nothing was computed"))
+
+
+def _cancelled_ns(span: Span, completed: SpanEvent | None, events: Sequence[SpanEvent], out: Reading) -> int:
+    """When the front end first acted on the client's absence: an upper bound of when the client left.
+
+    Dynamo looks at the connection only between steps: a client gone at 81 ms was noticed at 374 ms, after the prefill.
+    """
+    stamps = [event.time_ns for event in events if event.name == "request cancelled before worker dispatch"]
+    if completed:
+        stamps.append(completed.time_ns)
+    text = "when the front end noticed that the client had gone; the client may have left earlier"
+    at_ns = min(stamps, default=span.end_ns)
+    out.evidence.append(Evidence("client_cancel_noticed", at_ns, "unix_ns", text, span.span_id))
+    return at_ns
+
+
+def _said(events: Sequence[SpanEvent], marker: str) -> str:
+    """What the log line that begins with ``marker`` says, "" if there is none.
+
+    Event names are log lines, and one can hold a whole backtrace: only its first line is kept.
+    """
+    for event in events:
+        if event.name.startswith(marker):
+            return event.name.removeprefix(marker).partition("\n")[0].strip()[:300]
+    return ""
