@@ -1,0 +1,31 @@
+"""Small pieces pages share: the headline, a number with its n, a downloadable table.
+
+Owns how they look. What they say comes from headline, words and format.
+"""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from pdtrace_dashboard import words
+from pdtrace_dashboard.format import duration, few
+
+
+def headline(sentence: str) -> None:
+    """The one sentence on top of a page."""
+    st.markdown(f"### {sentence}")
+
+
+def percentile(name: str, value_ns: float | None, n: int) -> None:
+    """A TTFT percentile with its n; greyed below 20 requests."""
+    text = duration(value_ns)
+    st.metric(
+        f"TTFT {name} (n = {n:,}{', too few' if few(n) else ''})",
+        f":gray[{text}]" if few(n) or value_ns is None else text,
+        help=words.PERCENTILE,
+    )
+
+
+def section(title: str, hover: str) -> None:
+    """Title of a chart or table with its definition one hover away."""
+    st.markdown(f"**{title}**", help=hover)

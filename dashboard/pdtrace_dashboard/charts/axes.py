@@ -1,0 +1,55 @@
+"""Axes every chart shares: a time axis that prints its zone, a length axis that prints its unit.
+
+Owns scales and titles. Charts own marks.
+"""
+
+from __future__ import annotations
+
+import altair as alt
+
+from pdtrace_dashboard import timezone
+from pdtrace_dashboard.format import Unit
+from pdtrace_dashboard.palette import COLOUR_OF_GROUP, ORDER, OUTLINE, UNKNOWN_GROUPS
+
+#: Height of a chart in pixels.
+HEIGHT = 260
+
+
+def time_x(field: str, zone: str, first_ns: int, last_ns: int) -> alt.X:
+    """A temporal x axis in ``zone``; ``field`` holds Unix ms. The spec stays the same while only data move."""
+    return alt.X(
+        f"{field}:T",
+        scale=alt.Scale(type="utc"),
+        axis=alt.Axis(
+            title=timezone.title(zone, first_ns, last_ns),
+            labelExpr=timezone.label_expression(zone, first_ns, last_ns),
+            labelOverlap=True,
+            tickCount=6,
+            grid=False,
+        ),
+    )
+
+
+def length_title(what: str, unit: Unit) -> str:
+    """Axis title of a length of time: "mean TTFT (ms)"."""
+    return f"{what} ({unit.name})"
+
+
+def group_colour(*, legend: bool = True) -> alt.Color:
+    """Colour by headline group; the legend lists all groups in pipeline order."""
+    shown = alt.Legend(title=None, orient="bottom", columns=6, symbolType="square") if legend else None
+    return alt.Color(
+        "group:N",
+        scale=alt.Scale(domain=list(ORDER), range=[COLOUR_OF_GROUP[group] for group in ORDER]),
+        sort=list(ORDER),
+        legend=shown,
+    )
+
+
+def unknown_outline() -> dict[str, object]:
+    """Encodings that outline what is not known, dashed: Vega has no hatching."""
+    test = alt.FieldOneOfPredicate(field="group", oneOf=sorted(UNKNOWN_GROUPS))
+    return {
+        "stroke": alt.condition(test, alt.value(OUTLINE), alt.value("transparent")),
+        "strokeDash": alt.condition(test, alt.value([3, 2]), alt.value([1, 0])),
+    }

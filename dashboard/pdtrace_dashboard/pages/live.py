@@ -1,0 +1,126 @@
+"""Live: is the system healthy now?
+
+Owns the two-second fragment. Everything on it is redrawn in place; filters, zoom and scroll are outside or untouched.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import streamlit as st
+
+from pdtrace_dashboard import cards, headline, sidebar, source, states, words
+from pdtrace_dashboard.charts import counts, series, stack
+from pdtrace_dashboard.format import NS_PER_S, clock_time, duration, known, rate
+from pdtrace_dashboard.view import View
+
+REFRESH_S: Final = 2
+#: Window of the live view when the filter bar names none (a run, an absolute range).
+WINDOW_S: Final = 300
+BUCKETS: Final = 60
+
+
+def show(view: View) -> None:
+    """One refresh: ask, then draw."""
+    window_s = view.window_s or WINDOW_S
+    bucket_s = max(5, window_s // BUCKETS)
+    filters = view.filters(time.time_ns())
+    answer = source.live(filters, window_s=window_s, bucket_s=bucket_s)
+    totals, flight = answer["totals"], answer["in_flight"]
+    status(answer, view)
+    if not totals["offered"] and not flight["count"] and not totals["requests"]:
+        states.nothing(view, filters)
+        return
+    cards.headline(headline.live(answer, bucket_s))
+    numbers(answer, window_s)
+    whole = [row for row in answer["buckets"] if row["bucket"] + bucket_s * NS_PER_S <= answer["now_ns"]]
+    left, right = st.columns(2)
+    with left:
+        cards.section(f"Requests per second, {bucket_s} s buckets", f"{words.OFFERED} {words.FINISHED}")
+        st.altair_chart(series.rates(whole, bucket_s=bucket_s, zone=view.zone), key="live_rates")
+    with right:
+        cards.section(f"TTFT percentiles, {bucket_s} s buckets", words.PERCENTILE)
+        st.altair_chart(series.percentiles(answer["buckets"], zone=view.zone), key="live_percentiles")
+    cards.section(f"Where the mean TTFT goes, {bucket_s} s buckets", f"{words.MEAN} {words.STAGES}")
+    rows = [{"bucket": r["bucket"], "n": r["first_tokens"], "sections": r["sections"]} for r in answer["buckets"]]
+    st.altair_chart(stack.over_time(rows, bucket_s=bucket_s, zone=view.zone), key="live_stack")
+    left, right = st.columns(2)
+    with left:
+        cards.section(f"Outcomes of {sum(answer['outcomes'].values()):,} offered", words.OUTCOME)
+        st.altair_chart(counts.outcomes(answer["outcomes"]), key="live_outcomes")
+    with right:
+        cards.section(f"In flight now: {flight['count']:,}, by stage", words.IN_FLIGHT)
+        st.altair_chart(counts.in_flight(flight["by_stage"]), key="live_in_flight")
+    oldest(answer, view)
+
+
+def status(answer: dict, view: View) -> None:
+    """Age of the newest data, and the counters by which a test knows that only this fragment ran."""
+    st.session_state["live_refreshes"] = st.session_state.get("live_refreshes", 0) + 1
+    newest_ns = answer["newest_ns"]
+    age = duration(max(0, answer["now_ns"] - newest_ns)) if newest_ns else "unknown (nothing received yet)"
+    st.html(
+        f'<div style="font-size:.85rem;opacity:.75" data-page-runs="{st.session_state["page_runs"]}" '
+        f'data-refreshes="{st.session_state["live_refreshes"]}">Age of the newest data: {age}. '
+        f"Shown as of {clock_time(answer['now_ns'], view.zone)} ({view.zone}).</div>"
+    )
+
+
+def numbers(answer: dict, window_s: int) -> None:
+    """The row of figures under the headline."""
+    totals, flight = answer["totals"], answer["in_flight"]
+    columns = st.columns(6)
+    with columns[0]:
+        st.metric(f"Offered (n = {totals['offered']:,})", rate(totals["offered"], window_s), help=words.OFFERED)
+    with columns[1]:
+        st.metric(f"Finished (n = {totals['finished']:,})", rate(totals["finished"], window_s), help=words.FINISHED)
+    for column, name in zip(columns[2:5], ("p50", "p95", "p99"), strict=True):
+        with column:
+            cards.percentile(name, totals[f"{name}_ns"], totals["requests"])
+    with columns[5]:
+        oldest_text = f"oldest {duration(flight['oldest_ns'])}" if flight["count"] else "none open"
+        st.metric(f"In flight ({oldest_text})", f"{flight['count']:,}", help=words.IN_FLIGHT)
+
+
+def oldest(answer: dict, view: View) -> None:
+    """The oldest open requests: what to look at when something hangs."""
+    rows = answer["in_flight"]["rows"]
+    if not rows:
+        return
+    cards.section("Oldest in flight", words.IN_FLIGHT)
+    st.dataframe(
+        [
+            {
+                "request": row["request_id"],
+                "age": duration(answer["now_ns"] - row["t0_ns"]),
+                f"arrived ({view.zone})": clock_time(row["t0_ns"], view.zone),
+                "model": known(row.get("model")),
+                "prefill worker": known(row.get("prefill_worker")),
+                "decode worker": known(row.get("decode_worker")),
+            }
+            for row in rows
+        ],
+        hide_index=True,
+        key="live_oldest",
+    )
+
+
+chosen = sidebar.current()
+title, pause = st.columns([6, 1], vertical_alignment="center")
+title.caption(
+    f"Refreshed every {REFRESH_S} s. Window: {chosen.range_text}."
+    if chosen.window_s
+    else f"Live looks back {WINDOW_S // 60} min from now whatever the time range; the other filters apply."
+)
+paused = pause.toggle("Pause", key="live_paused", help="Stop refreshing; the other pages are never refreshed by themselves.")
+
+
+@st.fragment(run_every=None if paused else REFRESH_S)
+def refreshed() -> None:
+    """The part that is redrawn."""
+    with states.service_or_notice():
+        show(sidebar.current())
+
+
+refreshed()
