@@ -129,12 +129,10 @@ def _read_worker(span: Span, split: bool, out: Reading) -> None:
         ttft_ns = queue_ns = None
         out.warn("start_unknown", f"{worker_of(span)} reports no e2e, so when the request reached it is not known")
     prefill_ns = ttft_ns - queue_ns if ttft_ns is not None and queue_ns is not None else None
-    void = prefill_ns is not None and prefill_ns < 0
-    if void:
+    if prefill_ns is not None and prefill_ns < 0:
         queue_ns = prefill_ns = None
-        out.warn(
-            "void_durations", f"{worker_of(span)} reports more queue time than time to first token: neither is used"
-        )
+        text = f"{worker_of(span)} reports more queue time than time to first token: neither is placed"
+        out.warn("queue_exceeds_ttft", text)
     reasons = _finish_reasons(span)
     for reason, fact in (("cancelled", "client_cancelled_ns"), ("timeout", "timed_out_ns")):
         if reason in reasons:
@@ -154,7 +152,6 @@ def _read_worker(span: Span, split: bool, out: Reading) -> None:
             first_token_ns=start_ns + ttft_ns if ttft_ns is not None and output_tokens != 0 else None,
             queue_ns=queue_ns,
             prefill_ns=prefill_ns,
-            void_durations=void,
             role_hint="decode" if split and role != "prefill" else "",
             input_tokens=as_int(attributes.get("gen_ai.usage.prompt_tokens")),
             output_tokens=output_tokens,

@@ -53,11 +53,6 @@ class VllmDialect(SpansOnly):
             envelope = _envelope(span, visits)
             if _never_scheduled(span):
                 _read_load_failure(span, envelope, tree, out)
-            elif envelope.void_durations:
-                out.warn(
-                    "void_durations",
-                    f"a duration reported by {envelope.worker} is negative: none of that span's durations is used",
-                )
             out.envelopes.append(envelope)
 
 

@@ -61,7 +61,6 @@ def test_a_negative_duration_voids_the_durations_and_keeps_the_wall_clock_ttft(r
     assert envelope.void_durations
     assert (envelope.queue_ns, envelope.prefill_ns) == (None, None)
     assert envelope.first_token_ns == 101 * SECOND_NS
-    assert [w.code for w in out.warnings] == ["void_durations"]
     assert not out.failures
 
 
