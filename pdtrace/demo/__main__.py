@@ -88,7 +88,7 @@ def _tracks(start_ns: int) -> list[Track]:
 def _start_service(db: str) -> subprocess.Popen[bytes]:
     # Its own session: a Ctrl-C reaches this process alone, which then stops the service in order.
     return subprocess.Popen(  # noqa: S603
-        [sys.executable, "-c", "from pdtrace.cli.main import main; main()", "up", "--db", db], start_new_session=True
+        [sys.executable, "-m", "pdtrace", "up", "--db", db], start_new_session=True
     )
 
 
