@@ -53,6 +53,8 @@ def _charge_line(line: str) -> dict[str, Any]:
     t0, t1 = (_integer(value, "window") for value in window)
     if t1 < t0:
         raise BadLine(f"window ends at {t1}, before its start at {t0}")
+    if t1 - t0 not in _INT64:
+        raise BadLine("window is longer than 64 bits of its unit")
     listed = request.get("activities", [])
     if not isinstance(listed, list):
         raise BadLine("activities must be a list of {stage, start, end}")

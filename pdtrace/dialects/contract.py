@@ -31,6 +31,10 @@ class Tree:
         """What ``span`` was identified as."""
         return self._identities[span.key]
 
+    def find(self, trace_id: str, span_id: str) -> Span | None:
+        """The span with this identity, if it is part of the request."""
+        return self._by_key.get((trace_id, span_id))
+
     def parent(self, span: Span) -> Span | None:
         """The parent, if it is part of the request."""
         return self._by_key.get((span.trace_id, span.parent_id)) if span.parent_id else None

@@ -1,0 +1,199 @@
+"""Clock offsets inside one request: intervals from causal edges, and the smallest shift that restores causality.
+
+Owns definitions section 8. Works on one request at a time so that the answer depends on nothing but its spans; the
+doctor intersects the intervals of many requests. Raw stamps are kept in the store; only the activities move.
+
+A causal edge "a on clock A before b on clock B" means offset(B) - offset(A) >= a - b. The reference clock (the
+edge's, else P's) has offset 0, so all edges together bound every other clock by an interval. If 0 lies in it nothing
+moves; else the nearer bound is the smallest shift.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pdtrace.assemble.draft import Draft
+from pdtrace.model import Activity, Before, ClockOffset, Edge, Envelope, Evidence, Leg
+
+_Stamped = Activity | Edge | Envelope | Leg
+_Bounds = dict[tuple[str, str], int]
+
+
+def align_clocks(draft: Draft) -> None:
+    """Choose the reference clock, bound every other clock against it and move what must move."""
+    reading = draft.reading
+    draft.clock = _reference(draft)
+    clocks = sorted({item.clock for item in _stamped(draft)} | {b.clock_a for b in reading.before})
+    if len(clocks) < 2:
+        return
+    before = [*reading.before, *_causal_edges(draft)]
+    # Least difference offset(B) - offset(A) that the edges from A to B demand.
+    least: _Bounds = {}
+    for edge in before:
+        if edge.clock_a != edge.clock_b:
+            pair = (edge.clock_a, edge.clock_b)
+            least[pair] = max(least.get(pair, edge.a_ns - edge.b_ns), edge.a_ns - edge.b_ns)
+    shifts: dict[str, int] = {}
+    for clock in clocks:
+        if clock != draft.clock:
+            _align(clock, draft, _closed(least, [draft.clock, *clocks]), least, shifts)
+    moved = {clock: shift for clock, shift in shifts.items() if shift}
+    if moved:
+        _note_inversions(draft, before)
+        _shift(draft, moved)
+
+
+def _reference(draft: Draft) -> str:
+    edges = sorted(draft.reading.edges, key=lambda e: (_EDGE_RANK[e.kind], e.start_ns, e.span_id))
+    if edges:
+        return edges[0].clock
+    visits = sorted(
+        [*draft.reading.envelopes, *draft.reading.legs, *draft.reading.activities],
+        key=lambda v: (v.role not in ("prefill", "aggregated"), v.start_ns, v.span_id),
+    )
+    return visits[0].clock if visits else ""
+
+
+_EDGE_RANK = {"client": 0, "frontend": 1, "router": 2, "": 3}
+
+
+def _stamped(draft: Draft) -> Iterator[_Stamped]:
+    reading = draft.reading
+    yield from reading.edges
+    yield from reading.legs
+    yield from reading.envelopes
+    yield from reading.activities
+
+
+def _causal_edges(draft: Draft) -> Iterator[Before]:
+    """What must have happened before what, told from the request's own structure."""
+    by_span: dict[str, _Stamped] = {}
+    for item in _stamped(draft):
+        if item.span_id and (item.span_id not in by_span or by_span[item.span_id].start_ns > item.start_ns):
+            by_span[item.span_id] = item
+    for span in draft.tree.spans:
+        child = by_span.get(span.span_id)
+        if child is None:
+            continue
+        for above in draft.tree.ancestors(span):
+            parent = by_span.get(above.span_id)
+            if parent is not None:
+                if parent.clock != child.clock:
+                    why = "a call is sent before it is received"
+                    yield Before(parent.clock, above.start_ns, child.clock, span.start_ns, why)
+                break
+    yield from _first_token_edges(draft)
+    yield from _transfer_edges(draft)
+
+
+def _first_token_edges(draft: Draft) -> Iterator[Before]:
+    reading = draft.reading
+    answering = [e for e in reading.envelopes if e.role in ("decode", "aggregated") and e.first_token_ns is not None]
+    for edge in reading.edges:
+        for visit in answering:
+            if edge.first_token_ns is not None and visit.first_token_ns is not None:
+                why = "D makes the first token before the front end passes it on"
+                yield Before(visit.clock, visit.first_token_ns, edge.clock, edge.first_token_ns, why)
+    finished = [e for e in reading.envelopes if e.role == "prefill" and e.first_token_ns is not None and not e.failed]
+    for prefill in finished:
+        for visit in answering:
+            if visit.role == "decode" and visit.attempt == prefill.attempt:
+                assert prefill.first_token_ns is not None and visit.first_token_ns is not None
+                why = "P finishes the prompt before D makes the first token"
+                yield Before(prefill.clock, prefill.first_token_ns, visit.clock, visit.first_token_ns, why)
+
+
+def _transfer_edges(draft: Draft) -> Iterator[Before]:
+    """What P sent arrives on D after it was sent: compared rank by rank, at the ends only (a read may be posted early)."""
+    transfers = [a for a in draft.reading.activities if a.stage == "handoff" and a.side and a.end_ns and not a.failed]
+    for sent in transfers:
+        for received in transfers:
+            same = (sent.attempt, sent.rank, sent.chunk) == (received.attempt, received.rank, received.chunk)
+            if same and sent.side == "send" and received.side == "receive":
+                why = "a transfer is received after it was sent"
+                yield Before(sent.clock, sent.end_ns, received.clock, received.end_ns, why)
+
+
+def _closed(least: _Bounds, clocks: list[str]) -> _Bounds:
+    """Demands along paths of several clocks (longest paths; a handful of clocks)."""
+    closed = dict(least)
+    for via in clocks:
+        for a in clocks:
+            if a == via or (a, via) not in closed:
+                continue
+            for b in clocks:
+                if b not in (a, via) and (via, b) in closed:
+                    through = closed[(a, via)] + closed[(via, b)]
+                    closed[(a, b)] = max(closed.get((a, b), through), through)
+    return closed
+
+
+def _align(clock: str, draft: Draft, closed: _Bounds, least: _Bounds, shifts: dict[str, int]) -> None:
+    low = closed.get((draft.clock, clock))
+    back = closed.get((clock, draft.clock))
+    high = None if back is None else -back
+    shift = 0
+    if low is not None and high is not None and low > high:
+        draft.reading.warn(
+            "clock_conflict",
+            f"stamps of {clock} cannot be reconciled with {draft.clock}: causal edges ask for at least {low} ns and at "
+            f"most {high} ns; nothing was moved",
+        )
+    else:
+        wanted = max(low or 0, 0) if low is not None and low > 0 else min(high, 0) if high is not None else 0
+        if abs(wanted) <= draft.limits.max_clock_shift_ns:
+            shift = wanted
+        else:
+            draft.reading.warn(
+                "clock_shift_refused",
+                f"{clock} seems {_by(wanted)} {draft.clock}, more than the limit of "
+                f"{draft.limits.max_clock_shift_ns / 1e6:g} ms; nothing was moved (proposed: {wanted} ns)",
+            )
+    if shift:
+        bounds = f"{'-inf' if low is None else low} .. {'inf' if high is None else high} ns"
+        draft.reading.warn(
+            "clock_shifted",
+            f"{clock} is {_by(shift)} {draft.clock} (possible offsets {bounds}): its stamps were moved by {shift} ns",
+        )
+    shifts[clock] = shift
+    least[(draft.clock, clock)] = max(least.get((draft.clock, clock), shift), shift)
+    if not (low is not None and high is not None and low > high):
+        least[(clock, draft.clock)] = max(least.get((clock, draft.clock), -shift), -shift)
+    draft.offsets.append(ClockOffset(clock, draft.clock, low, high, shift))
+
+
+def _by(shift_ns: int) -> str:
+    return f"{abs(shift_ns) / 1e6:g} ms {'behind' if shift_ns > 0 else 'ahead of'}"
+
+
+def _note_inversions(draft: Draft, before: list[Before]) -> None:
+    """A gap that the shift made zero is unknown, not 0: say by how much it was inverted."""
+    worst: dict[str, Before] = {}
+    for edge in before:
+        if edge.a_ns > edge.b_ns and edge.clock_a != edge.clock_b:
+            known = worst.get(edge.why)
+            if known is None or edge.a_ns - edge.b_ns > known.a_ns - known.b_ns:
+                worst[edge.why] = edge
+    for why, edge in sorted(worst.items()):
+        draft.reading.warn(
+            "inverted_gap",
+            f"{why}, but the stamps of {edge.clock_a} and {edge.clock_b} say otherwise by {edge.a_ns - edge.b_ns} ns: "
+            "the gap between them is unknown",
+        )
+        draft.reading.evidence.append(
+            Evidence("inverted_gap", edge.a_ns - edge.b_ns, "ns", f"{why}: inverted by this much, across two clocks")
+        )
+
+
+def _shift(draft: Draft, moved: dict[str, int]) -> None:
+    for item in _stamped(draft):
+        shift = moved.get(item.clock, 0)
+        if shift:
+            item.start_ns += shift
+            if item.end_ns:
+                item.end_ns += shift
+            if isinstance(item, Edge | Envelope) and item.first_token_ns is not None:
+                item.first_token_ns += shift
+    facts = draft.reading.facts
+    if facts.get("first_token_ns") is not None:
+        facts["first_token_ns"] += moved.get(str(facts.get("first_token_clock", "")), 0)

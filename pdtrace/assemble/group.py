@@ -1,0 +1,336 @@
+"""Which spans are one request: fragments to groups, across traces.
+
+Owns the joins of definitions section 1, in their order: the subtree of one edge span, then an engine request id, a
+room or a context id inside a time window, and the bare trace id only when exactly one candidate is left. Does not
+read what the spans say (dialects do that) and asks only for their identities.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from pdtrace.model import Identity, Key, Record, RequestWarning, Span
+
+SpanKey = tuple[str, str]
+
+#: Two fragments with an equal key belong together if no more time than this lies between them. Exporters, stalled
+#: hand-offs and leases stay well below it; a room or id that is used again an hour later does not.
+JOIN_WINDOW_NS = 120_000_000_000
+#: How far a fragment may start before the edge it belongs to: clocks of two hosts may differ.
+CLOCK_SLACK_NS = 2_000_000_000
+
+_OPEN_END_NS = 1 << 62
+
+#: Joins from the strongest to the weakest; a request is labelled with the weakest one it needed.
+JOINS = ("none", "parent", "request_id", "room", "context_id", "trace_id")
+
+
+@dataclass(slots=True)
+class Group:
+    """The fragments of one request."""
+
+    spans: list[Span]
+    records: list[Record] = field(default_factory=list)
+    stitched_by: str = "none"
+    warnings: list[RequestWarning] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Unit:
+    """Spans held together by parent chains, or one record; what the later joins work on."""
+
+    spans: list[Span]
+    records: list[Record]
+    edge: Span | None
+    edge_kind: str
+    keys: set[Key]
+    roles: set[str]
+    start_ns: int
+    end_ns: int
+    makes_request: bool
+    orphan: bool  #: the topmost span names a parent that is not here
+    traces: set[str]
+    join: str = "none"
+    joined_into: _Unit | None = None
+    notes: list[RequestWarning] = field(default_factory=list)
+
+
+def group(
+    spans: Sequence[Span],
+    identities: dict[SpanKey, Identity],
+    records: Sequence[tuple[Record, tuple[Key, ...]]] = (),
+) -> list[Group]:
+    """Split ``spans`` (unique keys, noise already removed) and ``records`` into requests.
+
+    The answer does not depend on the order of the arguments.
+    """
+    spans = sorted(spans, key=lambda s: (s.start_ns, s.trace_id, s.span_id))
+    units = [*_units_by_parent(spans, identities), *_units_of_records(records)]
+    _join_by_key(units)
+    _join_by_trace(units)
+    return _groups(units)
+
+
+# ------------------------------------------------------------------------------------------------- parent chains
+
+
+def _units_by_parent(spans: Sequence[Span], identities: dict[SpanKey, Identity]) -> list[_Unit]:
+    """One unit per outermost edge subtree; spans below no edge hold together below their outermost telling span."""
+    by_key = {span.key: span for span in spans}
+    anchor: dict[SpanKey, Span] = {}
+    for span in spans:
+        _find_anchor(span, by_key, identities, anchor)
+    members: dict[SpanKey, list[Span]] = defaultdict(list)
+    for span in spans:
+        members[anchor[span.key].key].append(span)
+    return [_unit(by_key[key], inside, by_key, identities) for key, inside in members.items()]
+
+
+def _find_anchor(
+    span: Span, by_key: dict[SpanKey, Span], identities: dict[SpanKey, Identity], anchor: dict[SpanKey, Span]
+) -> None:
+    """Set the anchor of ``span`` and of everything above it. Iterative: chains can be 100,000 spans long."""
+    chain: list[Span] = []
+    seen: set[SpanKey] = set()
+    above: Span | None = span
+    while above is not None and above.key not in anchor and above.key not in seen:
+        chain.append(above)
+        seen.add(above.key)
+        above = by_key.get((above.trace_id, above.parent_id)) if above.parent_id else None
+    inherited = anchor.get(above.key) if above is not None else None
+    for link in reversed(chain):
+        inherited = _anchor_below(link, inherited, identities)
+        anchor[link.key] = inherited
+
+
+def _anchor_below(span: Span, inherited: Span | None, identities: dict[SpanKey, Identity]) -> Span:
+    """The outermost edge wins; else the outermost span that tells something; else the topmost span."""
+    if inherited is None:
+        return span
+    above, here = identities[inherited.key].part, identities[span.key].part
+    if above == "edge":
+        return inherited
+    if here == "edge" or above == "inner" and here != "inner":
+        return span
+    return inherited
+
+
+def _unit(
+    top: Span, inside: list[Span], by_key: dict[SpanKey, Span], identities: dict[SpanKey, Identity]
+) -> _Unit:
+    mine = [identities[span.key] for span in inside]
+    is_edge = identities[top.key].part == "edge"
+    end_ns = max(max(span.end_ns, span.start_ns) for span in inside)
+    if is_edge and not top.end_ns:
+        end_ns = _OPEN_END_NS  # the edge has not ended: whatever comes may still be part of it
+    return _Unit(
+        spans=inside,
+        records=[],
+        edge=top if is_edge else None,
+        edge_kind=identities[top.key].edge if is_edge else "",
+        keys={key for identity in mine for key in identity.keys},
+        roles={identity.role for identity in mine if identity.role},
+        start_ns=min(span.start_ns for span in inside),
+        end_ns=end_ns,
+        makes_request=any(identity.part != "inner" for identity in mine),
+        orphan=bool(top.parent_id) and (top.trace_id, top.parent_id) not in by_key,
+        traces={top.trace_id},
+        join="parent" if len(inside) > 1 else "none",
+    )
+
+
+def _units_of_records(records: Sequence[tuple[Record, tuple[Key, ...]]]) -> list[_Unit]:
+    return [
+        _Unit(
+            spans=[],
+            records=[record],
+            edge=None,
+            edge_kind="",
+            keys=set(keys),
+            roles=set(),
+            start_ns=record.time_ns,
+            end_ns=record.time_ns,
+            makes_request=True,
+            orphan=False,
+            traces={record.trace_id} if record.trace_id else set(),
+        )
+        for record, keys in sorted(records, key=lambda r: (r[0].time_ns, r[0].kind, r[0].key))
+    ]
+
+
+# --------------------------------------------------------------------------------------------------------- keys
+
+
+def _root(unit: _Unit) -> _Unit:
+    while unit.joined_into is not None:
+        unit = unit.joined_into
+    return unit
+
+
+def _merge(into: _Unit, other: _Unit, join: str) -> None:
+    """Join two root units. Records never weaken the label: they add facts, they do not hold spans together."""
+    into, other = _root(into), _root(other)
+    if into is other:
+        return
+    if other.edge is not None and (into.edge is None or other.start_ns < into.start_ns):
+        into, other = other, into
+    needed = join if into.spans and other.spans else "none"
+    into.join = max(into.join, other.join, needed, key=JOINS.index)
+    if into.spans and other.spans:
+        into.start_ns, into.end_ns = min(into.start_ns, other.start_ns), max(into.end_ns, other.end_ns)
+    elif other.spans:
+        into.start_ns, into.end_ns = other.start_ns, other.end_ns
+    into.spans.extend(other.spans)
+    into.records.extend(other.records)
+    into.keys |= other.keys
+    into.roles |= other.roles
+    into.traces |= other.traces
+    into.makes_request |= other.makes_request
+    into.notes.extend(other.notes)
+    other.joined_into = into
+
+
+def _join_by_key(units: list[_Unit]) -> None:
+    for kind in ("request_id", "room", "context_id"):
+        holders: dict[Key, list[_Unit]] = defaultdict(list)
+        for unit in units:
+            for key in unit.keys:
+                if key.kind == kind:
+                    holders[key].append(unit)
+        for _, sharing in sorted(holders.items()):
+            if len(sharing) > 1:
+                _join_holders(sharing, kind)
+
+
+def _join_holders(sharing: list[_Unit], join: str) -> None:
+    """Join the units that hold one key: to the edge they lie closest to, else to each other while time is near."""
+    edges = sorted({id(_root(u)): _root(u) for u in sharing if _root(u).edge is not None}.values(), key=_by_start)
+    for outer, inner in _pairs(edges):
+        if outer.edge_kind != inner.edge_kind and _gap_ns(outer, inner) == 0:
+            _merge(outer, inner, join)  # a front end and a router that saw the same call, in two traces
+    edges = sorted({id(_root(u)): _root(u) for u in edges}.values(), key=_by_start)
+    loose = sorted({id(_root(u)): _root(u) for u in sharing if _root(u).edge is None}.values(), key=_by_start)
+    left: list[_Unit] = []
+    for unit in loose:
+        near = [edge for edge in edges if _near(edge, unit)]
+        if near:
+            _merge(min(near, key=lambda edge: _distance_ns(edge, unit)), unit, join)
+        else:
+            left.append(unit)
+    for before, after in zip(left, left[1:], strict=False):
+        if _near(_root(before), after):
+            _merge(before, after, join)
+
+
+def _by_start(unit: _Unit) -> tuple[int, int, str]:
+    first = min((span.key for span in unit.spans), default=("", ""))
+    return (unit.start_ns, unit.end_ns, "".join(first))
+
+
+def _pairs(units: Sequence[_Unit]) -> Iterable[tuple[_Unit, _Unit]]:
+    return ((a, b) for at, a in enumerate(units) for b in units[at + 1 :])
+
+
+def _gap_ns(a: _Unit, b: _Unit) -> int:
+    """Time between two units; 0 if they overlap."""
+    return max(0, max(a.start_ns, b.start_ns) - min(a.end_ns, b.end_ns))
+
+
+def _near(a: _Unit, b: _Unit) -> bool:
+    if not a.start_ns or not b.start_ns:  # a record without a wall clock: its key is all there is
+        return True
+    return _gap_ns(a, b) <= JOIN_WINDOW_NS
+
+
+def _distance_ns(edge: _Unit, unit: _Unit) -> tuple[int, int]:
+    """How badly ``unit`` fits into ``edge``: time outside it first, then time since its start."""
+    outside = max(0, edge.start_ns - unit.start_ns, unit.start_ns - edge.end_ns)
+    return (outside, abs(unit.start_ns - edge.start_ns))
+
+
+# -------------------------------------------------------------------------------------------------------- traces
+
+
+def _join_by_trace(units: list[_Unit]) -> None:
+    traces: dict[str, list[_Unit]] = defaultdict(list)
+    for unit in units:
+        if unit.joined_into is None:
+            for trace in unit.traces:
+                traces[trace].append(unit)
+    for _, members in sorted(traces.items()):
+        if len(members) > 1:
+            _join_one_trace(members)
+
+
+def _roots(units: Iterable[_Unit], wanted: Callable[[_Unit], bool]) -> list[_Unit]:
+    """Root units of ``units`` that are ``wanted``, each once, by start."""
+    return sorted({id(r): r for r in map(_root, units) if wanted(r)}.values(), key=_by_start)
+
+
+def _join_one_trace(members: list[_Unit]) -> None:
+    """Attach what has no edge and no partner yet, if exactly one request of the trace can be meant."""
+    # Telling spans without any key of their own are tied by nothing but the trace: they belong together.
+    keyless = _roots(members, lambda u: u.edge is None and not u.keys and u.makes_request)
+    named = _roots(members, lambda u: u.edge is not None or bool(u.keys))
+    if not named:
+        for other in keyless[1:]:
+            _merge(keyless[0], other, "trace_id")
+    else:
+        for unit in keyless:
+            _attach(unit, [candidate for candidate in named if _fits(candidate, unit)])
+    edges = _roots(members, lambda u: u.edge is not None)
+    loose = _roots(members, lambda u: u.edge is None and u.makes_request)
+    for unit in loose:
+        inside = [edge for edge in edges if _fits(edge, unit)]
+        if inside:
+            _attach(unit, inside)
+    loose = _roots(members, lambda u: u.edge is None and u.makes_request)
+    if not edges and len(loose) == 2 and _complementary(*loose):
+        _merge(*loose, "trace_id")
+    requests = _roots(members, lambda u: u.makes_request)
+    for unit in _roots(members, lambda u: not u.makes_request):
+        if len(requests) == 1:
+            _attach(unit, requests)
+
+
+def _attach(unit: _Unit, candidates: list[_Unit]) -> None:
+    if len(candidates) == 1:
+        if unit.orphan:
+            unit.notes.append(
+                RequestWarning(
+                    "parent_missing",
+                    f"{len(unit.spans)} span(s) name a parent that never arrived; attached by their trace id",
+                )
+            )
+        _merge(candidates[0], unit, "trace_id")
+    elif unit.makes_request:
+        unit.notes.append(
+            RequestWarning(
+                "ambiguous_trace",
+                f"{len(candidates)} requests of this trace could own {len(unit.spans)} span(s) that carry no request "
+                "id; they are kept apart",
+            )
+        )
+
+
+def _fits(edge: _Unit, unit: _Unit) -> bool:
+    """Whether ``unit`` may have happened inside ``edge``'s request; records without a clock fit anywhere."""
+    if not unit.start_ns or not edge.start_ns:
+        return True
+    return edge.start_ns - CLOCK_SLACK_NS <= unit.start_ns <= edge.end_ns + CLOCK_SLACK_NS
+
+
+def _complementary(a: _Unit, b: _Unit) -> bool:
+    """One is P's side and the other D's, or one of them is a record about the trace."""
+    roles = {frozenset(a.roles), frozenset(b.roles)}
+    return not (a.spans and b.spans) or roles == {frozenset({"prefill"}), frozenset({"decode"})}
+
+
+def _groups(units: list[_Unit]) -> list[Group]:
+    return [
+        Group(spans=unit.spans, records=unit.records, stitched_by=unit.join, warnings=unit.notes)
+        for unit in units
+        if unit.joined_into is None and unit.makes_request
+    ]

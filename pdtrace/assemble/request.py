@@ -1,0 +1,357 @@
+"""Fragments in, finished requests out: the ordered steps between identified spans and charged sections.
+
+Owns the order. Each step is a function of its own module; nothing here knows an engine or a table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from pdtrace.assemble import clocks, envelopes, outcome, roles, tidy, window
+from pdtrace.assemble.draft import Draft, Limits
+from pdtrace.assemble.group import Group, group
+from pdtrace.charge import Activities, savings
+from pdtrace.charge import charge as charge_windows
+from pdtrace.charge.rule import CODE_OF_STAGE
+from pdtrace.dialects import DIALECTS, Dialect
+from pdtrace.dialects.contract import Tree
+from pdtrace.model import (
+    Activity,
+    Evidence,
+    Identity,
+    Key,
+    Reading,
+    Record,
+    Request,
+    Section,
+    Span,
+)
+from pdtrace.stages import STAGES
+
+log = logging.getLogger(__name__)
+
+#: The steps from what was read to what is charged, in order; a test pins it.
+STEPS: Final = (
+    roles.resolve_roles,
+    envelopes.place_envelopes,
+    tidy.drop_negative,
+    clocks.align_clocks,
+    tidy.close_open,
+    tidy.cut_attempts,
+    tidy.cut_abandoned_loads,
+    tidy.merge_ranks,
+    tidy.settle_waits_for_transfer,
+    window.open_window,
+    window.tell_mode,
+    outcome.judge,
+)
+
+_DIALECT_OF_NAME: Final[dict[str, Dialect]] = {dialect.name: dialect for dialect in DIALECTS}
+
+
+def identify(span: Span) -> Identity | None:
+    """The identity the first dialect that knows ``span`` gives it; None if no dialect claims it."""
+    for dialect in DIALECTS:
+        identity = dialect.identify(span)
+        if identity is not None:
+            return identity
+    return None
+
+
+def keys_of_record(record: Record) -> tuple[Key, ...] | None:
+    """Join keys of ``record`` by the dialect that reads it; None if no dialect does."""
+    for dialect in DIALECTS:
+        keys = dialect.record_keys(record)
+        if keys is not None:
+            return keys
+    return None
+
+
+def derive(
+    spans: Sequence[Span],
+    records: Sequence[Record] = (),
+    *,
+    now_ns: int | None = None,
+    limits: Limits | None = None,
+    identities: dict[tuple[str, str], Identity] | None = None,
+    run: str | None = None,
+) -> list[Request]:
+    """All requests that ``spans`` and ``records`` hold, with charged sections: a pure function of its arguments.
+
+    Args:
+        spans: In any order; of equal (trace_id, span_id) only one may be given.
+        records: Facts that did not come as spans.
+        now_ns: Wall clock of a live service; None for files, where what is open is ``unknown``.
+        limits: Clock shift and quiet time.
+        identities: Identities already known by span key (they are computed otherwise).
+        run: Label for requests that carry none.
+
+    Returns:
+        Requests by window start.
+    """
+    known = {} if identities is None else identities
+    telling: list[Span] = []
+    of_span: dict[tuple[str, str], Identity] = {}
+    for span in spans:
+        identity = known.get(span.key) or identify(span)
+        if identity is not None and identity.part != "noise":
+            of_span[span.key] = identity
+            telling.append(span)
+    keyed = [(record, keys) for record in records if (keys := keys_of_record(record)) is not None]
+    limits = limits or Limits()
+    drafts = [_draft(g, of_span, now_ns, limits) for g in group(telling, of_span, keyed)]
+    requests = _charge([draft for draft in drafts if draft is not None], run)
+    requests.sort(key=lambda r: (r.t0_ns, r.uid))
+    return requests
+
+
+def _draft(fragments: Group, identities: dict[tuple[str, str], Identity], now_ns: int | None, limits: Limits) -> Draft:
+    tree = Tree(fragments.spans, identities)
+    reading = Reading(warnings=list(fragments.warnings))
+    by_dialect: dict[str, list[Span]] = defaultdict(list)
+    for span in tree.spans:
+        by_dialect[identities[span.key].dialect].append(span)
+    for dialect in DIALECTS:
+        if dialect.name in by_dialect:
+            dialect.read(by_dialect[dialect.name], tree, reading)
+    for record in sorted(fragments.records, key=lambda r: (r.kind, r.time_ns, r.key)):
+        for dialect in DIALECTS:
+            if dialect.record_keys(record) is not None:
+                dialect.read_record(record, reading)
+                break
+    draft = Draft(fragments, tree, reading, limits, now_ns)
+    draft.last_ns = max((max(s.start_ns, s.end_ns) for s in tree.spans), default=0)
+    for step in STEPS:
+        step(draft)
+    _note_links(draft)
+    return draft
+
+
+def _note_links(draft: Draft) -> None:
+    """Links to spans that are not part of the request are listed, never followed blindly."""
+    for span in draft.tree.spans:
+        for trace_id, span_id in span.links:
+            if draft.tree.find(trace_id, span_id) is None:
+                draft.reading.evidence.append(
+                    Evidence(
+                        "link_outside",
+                        f"{trace_id}/{span_id}",
+                        "",
+                        "a span link to a span that is not part of this request (outside this store, or another request)",
+                        span.span_id,
+                    )
+                )
+
+
+# ------------------------------------------------------------------------------------------------------ charging
+
+
+def _charge(drafts: list[Draft], run: str | None) -> list[Request]:
+    """Charge all windows in one batch, then build the requests."""
+    ends = [_window_end(draft) for draft in drafts]
+    rows = [
+        [
+            (CODE_OF_STAGE[a.stage], a.start_ns, a.end_ns)
+            for a in (*draft.reading.activities, *_containers(draft, end_ns))
+            if a.stage in CODE_OF_STAGE
+        ]
+        for draft, end_ns in zip(drafts, ends, strict=True)
+    ]
+    flat = [row for request in rows for row in request]
+    table = np.array(flat, dtype=np.int64).reshape(-1, 3)
+    charged = charge_windows(
+        np.array([draft.t0_ns for draft in drafts], dtype=np.int64),
+        np.array(ends, dtype=np.int64),
+        Activities(
+            np.concatenate([[0], np.cumsum([len(request) for request in rows], dtype=np.int64)]).astype(np.int64),
+            table[:, 0].astype(np.int8),
+            table[:, 1],
+            table[:, 2],
+        ),
+    )
+    stages, starts, stops = charged.stage.tolist(), charged.start_ns.tolist(), charged.end_ns.tolist()
+    offsets, hidden = charged.offsets.tolist(), charged.hidden_ns
+    result = []
+    for at, draft in enumerate(drafts):
+        part = range(offsets[at], offsets[at + 1])
+        sections = [Section(STAGES[stages[i]], starts[i], stops[i]) for i in part]
+        hidden_ns = {STAGES[code]: int(hidden[at, code]) for code in np.flatnonzero(hidden[at])}
+        result.append(_request(draft, sections, hidden_ns, run))
+    return result
+
+
+def _window_end(draft: Draft) -> int:
+    if draft.t1_ns is not None:
+        return draft.t1_ns
+    end_ns = draft.end_ns if draft.end_ns is not None else draft.horizon_ns
+    return max(draft.t0_ns, end_ns)
+
+
+def _containers(draft: Draft, window_end_ns: int) -> list[Activity]:
+    """Front end, router and client spans hold the request while nothing finer does. An open one lasts."""
+    return [
+        Activity("container", edge.start_ns, edge.end_ns or max(edge.start_ns, window_end_ns), span_id=edge.span_id)
+        for edge in draft.reading.edges
+    ]
+
+
+def _request(draft: Draft, sections: list[Section], hidden_ns: dict[str, int], run: str | None) -> Request:
+    reading, facts, spans = draft.reading, draft.reading.facts, draft.tree.spans
+    has_token = draft.t1_ns is not None
+    trace_ids = sorted({span.trace_id for span in spans} | {r.trace_id for r in draft.group.records if r.trace_id})
+    uid = _uid(draft)
+    workers = _workers(draft)
+    _note_wait_after_failure(draft)
+    return Request(
+        uid=uid,
+        request_id=str(facts.get("request_id") or (trace_ids[0] if trace_ids else uid)),
+        aliases=[str(alias) for alias in facts.get("aliases", [])],
+        trace_ids=trace_ids,
+        sources=sorted({span.trace_id for span in spans} | {record.source for record in draft.group.records}),
+        dialects=sorted({draft.tree.identity(s).dialect for s in spans} | {r.kind for r in draft.group.records}),
+        model=_text(facts.get("model")),
+        run=_text(facts.get("run")) or run,
+        outcome=draft.outcome,
+        outcome_text=draft.outcome_text,
+        mode=draft.mode,
+        t0_ns=draft.t0_ns,
+        t1_ns=draft.t1_ns,
+        end_ns=draft.end_ns,
+        last_ns=draft.last_ns,
+        received_ns=max((s.received_ns for s in spans), default=0),
+        clock=draft.clock,
+        ttft_ns=draft.t1_ns - draft.t0_ns if draft.t1_ns is not None else None,
+        ttft_basis=draft.ttft_basis,
+        ttft_claims=reading.ttft_claims,
+        prefill_worker=workers[0],
+        decode_worker=workers[1],
+        input_tokens=_tokens(draft, "input_tokens"),
+        output_tokens=_tokens(draft, "output_tokens"),
+        cached_tokens=_cached_tokens(draft),
+        attempts=_attempts(draft),
+        stitched_by=draft.group.stitched_by,
+        sections=sections if has_token else [],
+        sections_to_end=[] if has_token else sections,
+        hidden_ns=hidden_ns,
+        saving_ns=_savings(draft, sections) if has_token else {},
+        wasted_ns=draft.wasted_ns,
+        wasted_gpu_seconds=draft.wasted_gpu_seconds,
+        http_status=next((e.http_status for e in reading.edges if e.http_status is not None), None),
+        activities=sorted(
+            [*reading.activities, *_shown_containers(draft)], key=lambda a: (a.start_ns, a.end_ns, a.stage, a.span_id)
+        ),
+        evidence=reading.evidence,
+        warnings=reading.warnings,
+        offsets=draft.offsets,
+        token_times_ns=sorted(facts.get("token_times", [])),
+        span_count=len(spans),
+    )
+
+
+def _uid(draft: Draft) -> str:
+    """Named after the edge span, else the first span, else the first record: the same for the same spans."""
+    if draft.reading.edges:
+        edge = min(draft.reading.edges, key=lambda e: (e.start_ns, e.trace_id, e.span_id))
+        anchor = f"{edge.trace_id}/{edge.span_id}"
+    elif draft.tree.spans:
+        anchor = "/".join(draft.tree.spans[0].key)
+    else:
+        anchor = min(record.source for record in draft.group.records)
+    return hashlib.blake2b(anchor.encode(), digest_size=10).hexdigest()
+
+
+def _text(value: object) -> str | None:
+    return None if value is None or value == "" else str(value)
+
+
+def _workers(draft: Draft) -> tuple[str | None, str | None]:
+    """The workers of the last attempt; an aggregated worker is both."""
+    facts = draft.reading.facts
+    found: list[str | None] = []
+    for role, fact in (("prefill", "prefill_worker"), ("decode", "decode_worker")):
+        items = [i for i in (*draft.reading.legs, *draft.reading.envelopes) if i.role in (role, "aggregated")]
+        candidates = [(i.attempt, i.start_ns, i.worker) for i in items if i.worker]
+        if not candidates:
+            activities = [a for a in draft.of_role(role, "aggregated") if a.worker]
+            candidates = [(a.attempt, a.start_ns, a.worker) for a in activities]
+        last = max((attempt for attempt, _, _ in candidates), default=0)
+        first_of_last = min((c for c in candidates if c[0] == last), default=None)
+        found.append(_text(facts.get(fact)) or (first_of_last[2] if first_of_last else None))
+    return found[0], found[1]
+
+
+def _tokens(draft: Draft, name: str) -> int | None:
+    stated = draft.reading.facts.get(name)
+    if isinstance(stated, int):
+        return stated
+    wanted = ("decode", "aggregated") if name == "output_tokens" else ("prefill", "aggregated", "decode")
+    for role in wanted:
+        values = [getattr(e, name) for e in draft.reading.envelopes if e.role == role]
+        known = [value for value in values if value is not None]
+        if known:
+            return int(sum(known)) if name == "output_tokens" and role == "aggregated" else int(max(known))
+    return None
+
+
+def _cached_tokens(draft: Draft) -> int | None:
+    """Tokens that P really found cached; D's number is what it received, never a prefix hit."""
+    stated = draft.reading.facts.get("cached_tokens")
+    if isinstance(stated, int):
+        return stated
+    known = [
+        e.cached_tokens
+        for e in draft.reading.envelopes
+        if e.role in ("prefill", "aggregated") and e.cached_tokens is not None
+    ]
+    return known[-1] if known else None
+
+
+def _attempts(draft: Draft) -> int:
+    seen = [i.attempt for i in (*draft.worker_visits(), *draft.reading.activities)]
+    return max(max(seen, default=0) + 1, int(draft.reading.facts.get("attempts") or 1))
+
+
+def _savings(draft: Draft, sections: list[Section]) -> dict[str, int | None]:
+    assert draft.t1_ns is not None
+    activities = [(a.stage, a.start_ns, a.end_ns) for a in draft.reading.activities]
+    return savings(draft.t0_ns, draft.t1_ns, sections, activities)
+
+
+def _shown_containers(draft: Draft) -> list[Activity]:
+    return [
+        Activity(
+            "container",
+            edge.start_ns,
+            edge.end_ns or max(edge.start_ns, draft.horizon_ns),
+            worker=edge.kind,
+            clock=edge.clock,
+            span_id=edge.span_id,
+            dialect=edge.dialect,
+            detail={} if edge.end_ns else {"open": True},
+        )
+        for edge in draft.reading.edges
+    ]
+
+
+def _note_wait_after_failure(draft: Draft) -> None:
+    """Time that passed after the failure that decided the outcome: nobody told the other side."""
+    if not draft.outcome.startswith("failed_"):
+        return
+    stage = draft.outcome.removeprefix("failed_")
+    times = [f.time_ns for f in draft.reading.failures if f.stage == stage and f.time_ns]
+    end_ns = draft.end_ns if draft.end_ns is not None else draft.last_ns
+    if times and end_ns > min(times):
+        draft.reading.evidence.append(
+            Evidence(
+                "waited_after_failure",
+                end_ns - min(times),
+                "ns",
+                f"the request went on waiting for a {stage} that had already failed",
+            )
+        )

@@ -1,0 +1,201 @@
+"""The native telemetry contract: `pdtrace.request` and `pdtrace.<stage>` spans.
+
+Owns the names of that contract (schemas/registry lists them with types and units). Knows no engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pdtrace.dialects.contract import SpansOnly, Tree, as_int, clock_of, worker_of
+from pdtrace.model import Activity, Edge, Evidence, Failure, Identity, Key, Reading, Role, Span, Value
+
+_STAGE_OF_SPAN: Final[dict[str, str]] = {
+    f"pdtrace.{stage}": stage
+    for stage in (
+        "route",
+        "router_queue",
+        "prefill_queue",
+        "bootstrap",
+        "prefill",
+        "handoff",
+        "decode_queue",
+        "recompute",
+        "first_token",
+        "prefill_opaque",
+        "decode_opaque",
+        "decode",
+        "kv_hold",
+    )
+}
+_PREFILL_SIDE: Final = frozenset(("prefill_queue", "bootstrap", "prefill", "prefill_opaque", "kv_hold"))
+_DECODE_SIDE: Final = frozenset(("decode_queue", "recompute", "first_token", "decode_opaque", "decode"))
+_ROLES: Final[dict[str, Role]] = {"prefill": "prefill", "decode": "decode", "aggregated": "aggregated"}
+_HANDOFF_MODES: Final = frozenset(("sequential", "overlapped", "internal"))
+_FAILED_RESULTS: Final = frozenset(("expired", "transport_error", "abandoned"))
+
+
+class NativeDialect(SpansOnly):
+    """What pdtrace's own instrumentation emits, and any engine may emit to be understood without a dialect."""
+
+    name = "native"
+    blind_spots = ()
+
+    def identify(self, span: Span) -> Identity | None:
+        """A request span is an edge; a stage span is a stage, tied by ``pdtrace.request.id`` if it has one."""
+        if not span.name.startswith("pdtrace."):
+            return None
+        request_id = span.attributes.get("pdtrace.request.id")
+        keys = (Key("request_id", str(request_id)),) if request_id else ()
+        if span.name == "pdtrace.request":
+            if span.kind == 3:
+                return Identity(self.name, "edge", keys, edge="client")
+            kind = _attribute(span, "pdtrace.worker.role")
+            return Identity(self.name, "edge", keys, edge="router" if kind == "router" else "frontend")
+        stage = _STAGE_OF_SPAN.get(span.name)
+        if stage is None:
+            return Identity(self.name, "inner", keys)
+        return Identity(self.name, "stage", keys, role=_role(span, stage))
+
+    def read(self, mine: Sequence[Span], tree: Tree, out: Reading) -> None:
+        """Request spans give the edge and its facts, stage spans one activity each."""
+        for span in mine:
+            if span.name == "pdtrace.request":
+                _read_request(span, tree, out)
+            elif span.name in _STAGE_OF_SPAN:
+                _read_stage(span, _STAGE_OF_SPAN[span.name], out)
+
+
+def _attribute(span: Span, name: str) -> Value:
+    """A resource attribute that is also accepted on the span, which wins."""
+    value = span.attributes.get(name)
+    return span.resource.get(name) if value is None else value
+
+
+def _role(span: Span, stage: str) -> Role:
+    stated = _ROLES.get(str(_attribute(span, "pdtrace.worker.role") or ""))
+    if stated:
+        return stated
+    return "prefill" if stage in _PREFILL_SIDE else "decode" if stage in _DECODE_SIDE else ""
+
+
+def _read_request(span: Span, tree: Tree, out: Reading) -> None:
+    attributes = span.attributes
+    first_token_ns = as_int(attributes.get("pdtrace.first_token_ns"))
+    out.edges.append(
+        Edge(
+            kind=tree.identity(span).edge,
+            start_ns=span.start_ns,
+            end_ns=span.end_ns,
+            clock=clock_of(span),
+            span_id=span.span_id,
+            trace_id=span.trace_id,
+            dialect="native",
+            first_token_ns=first_token_ns,
+            http_status=as_int(attributes.get("http.response.status_code")),
+        )
+    )
+    out.fact("request_id", attributes.get("pdtrace.request.id"))
+    out.fact("model", attributes.get("gen_ai.request.model"))
+    out.fact("run", _attribute(span, "pdtrace.run"))
+    out.fact("input_tokens", as_int(attributes.get("gen_ai.usage.input_tokens")))
+    out.fact("output_tokens", as_int(attributes.get("gen_ai.usage.output_tokens")))
+    out.fact("outcome", attributes.get("pdtrace.outcome"))
+    out.fact("error", attributes.get("pdtrace.error"))
+    times = attributes.get("pdtrace.token_times_ns")
+    if isinstance(times, list):
+        out.fact("token_times", [span.start_ns + at for at in times if isinstance(at, int)])
+    planned_ns = as_int(attributes.get("pdtrace.scheduled_start_ns"))
+    if planned_ns is not None:
+        out.evidence.append(
+            Evidence(
+                "late_start",
+                span.start_ns - planned_ns,
+                "ns",
+                "how much later than planned an open-loop client sent the request; outside the window",
+                span.span_id,
+            )
+        )
+    if span.status == 2:
+        out.failures.append(Failure("", str(attributes.get("pdtrace.error") or span.status_message), span.end_ns))
+
+
+def _read_stage(span: Span, stage: str, out: Reading) -> None:
+    attributes = span.attributes
+    worker, role = worker_of(span), _role(span, stage)
+    attempt = as_int(attributes.get("pdtrace.attempt")) or 0
+    result = attributes.get("pdtrace.handoff.result")
+    failed = span.status == 2 or result in _FAILED_RESULTS
+    rank = attributes.get("pdtrace.handoff.rank")
+    out.activities.append(
+        Activity(
+            stage=stage,
+            start_ns=span.start_ns,
+            end_ns=span.end_ns,
+            worker=worker,
+            role=role,
+            attempt=attempt,
+            clock=clock_of(span),
+            span_id=span.span_id,
+            dialect="native",
+            rank="" if rank is None else str(rank),
+            side=_side(attributes, worker) if stage == "handoff" else "",
+            failed=failed,
+            gpus=as_int(_attribute(span, "pdtrace.worker.gpus")),
+            detail={k: v for k, v in attributes.items() if k.startswith("pdtrace.") and k != "pdtrace.request.id"},
+        )
+    )
+    out.fact("request_id", attributes.get("pdtrace.request.id"))
+    out.fact("run", _attribute(span, "pdtrace.run"))
+    out.fact("model", attributes.get("gen_ai.request.model"))
+    if failed:
+        out.failures.append(
+            Failure(
+                _failed_stage(stage),
+                span.status_message or str(attributes.get("pdtrace.error") or result or f"{stage} failed"),
+                span.end_ns,
+                worker,
+                attempt,
+            )
+        )
+    if stage == "prefill":
+        _read_prefill(span, role, out)
+    elif stage == "handoff":
+        mode = attributes.get("pdtrace.handoff.mode")
+        if mode in _HANDOFF_MODES:
+            out.fact("mode", mode)
+    elif stage == "first_token" and span.end_ns and not failed:
+        # The last attempt's first token is the user's; spans come sorted by start.
+        out.facts["first_token_ns"], out.facts["first_token_clock"] = span.end_ns, clock_of(span)
+    elif stage == "decode" and span.end_ns and not failed:
+        out.facts["answered"] = True
+
+
+def _read_prefill(span: Span, role: Role, out: Reading) -> None:
+    """P (or an aggregated worker) knows what it really found cached; D's own prefill never proves a prefix hit."""
+    attributes = span.attributes
+    out.fact("input_tokens", as_int(attributes.get("pdtrace.prompt_tokens")))
+    if role == "decode":
+        return
+    tiers = [as_int(attributes.get(f"pdtrace.cached_tokens.{tier}")) for tier in ("device", "host", "disk", "external")]
+    cached = as_int(attributes.get("pdtrace.cached_tokens"))
+    if cached is None and any(tier is not None for tier in tiers):
+        cached = sum(tier or 0 for tier in tiers)
+    out.fact("cached_tokens", cached)
+
+
+def _side(attributes: dict[str, Value], worker: str) -> str:
+    """Whose stamps a handoff span carries: the sender's, the receiver's, or unknown."""
+    source, destination = attributes.get("pdtrace.handoff.src"), attributes.get("pdtrace.handoff.dst")
+    if worker and worker == destination and worker != source:
+        return "receive"
+    return "send" if worker and worker == source else ""
+
+
+def _failed_stage(stage: str) -> str:
+    if stage in ("route", "router_queue"):
+        return "route"
+    if stage == "handoff":
+        return "handoff"
+    return "prefill" if stage in _PREFILL_SIDE else "decode"
