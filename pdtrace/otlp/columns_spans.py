@@ -77,8 +77,10 @@ def _spans(
     keep = None
     if _any_suspect(columns, starts, ends, latest_ns):
         keep = []
-        for name, *facts in zip(names, trace_ids, span_ids, start_list, end_list, strict=True):
-            fault = span_fault(*facts, latest_ns)
+        for name, trace_id, span_id, start_ns, end_ns in zip(
+            names, trace_ids, span_ids, start_list, end_list, strict=True
+        ):
+            fault = span_fault(trace_id, span_id, start_ns, end_ns, latest_ns)
             keep.append(fault is None)
             if fault is not None:
                 leaves.faults.add("span", fault, f"span {shown(name)}")
@@ -137,7 +139,8 @@ def _events(column: pa.ListArray, leaves: ProtobufLeaves) -> list[list[SpanEvent
     times = rows.field("time_unix_nano").to_numpy()
     names = _cut(rows.field("name"), leaves, "an event name")
     attributes = attribute_dicts(rows.field("attributes"), leaves)
-    events = list(map(SpanEvent, times.tolist(), names, attributes))
+    # tuple.__new__ is what SpanEvent() ends in; called directly it stays in C for the whole column.
+    events: list[SpanEvent] = list(map(tuple.__new__, repeat(SpanEvent), zip(times.tolist(), names, attributes)))
     counts = column.value_lengths().to_numpy().tolist()
     if not (times > np.uint64(INT64_MAX)).any():
         return list(slices(events, counts))

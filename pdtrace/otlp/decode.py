@@ -5,7 +5,7 @@ Owns the choice of decoder and the order of fallbacks. Transport, compression an
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from google.protobuf.message import DecodeError
@@ -23,7 +23,9 @@ from pdtrace.otlp.wire import STRICT_REQUEST
 
 Signal = Literal["traces", "logs", "metrics"]
 Encoding = Literal["protobuf", "json"]
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS: Final = Limits()
+#: Below about 60 spans the fixed cost of the Arrow decoder (0.8 ms) is more than it saves (benchmarks/decode.py).
+_WORTH_ARROW_BYTES: Final = 32 * 1024
 
 
 def decode(
@@ -34,7 +36,7 @@ def decode(
     received_ns: int,
     where: str,
     limits: Limits = DEFAULT_LIMITS,
-    vectorised: bool = True,
+    vectorised: bool | None = None,
 ) -> Batch:
     """Everything of ``body`` that can be kept, and a counted reason for everything that cannot.
 
@@ -45,7 +47,8 @@ def decode(
         received_ns: When it came, Unix ns; 0 for files, which switches the check for future starts off.
         where: "grpc", "http" or path:line, for rejections.
         limits: How much of a value is kept.
-        vectorised: False decodes protobuf spans with the plain decoder instead of the Arrow one.
+        vectorised: Decode protobuf spans with the Arrow decoder (True) or the plain one (False), which give the same;
+            None picks the faster for the size of ``body``.
 
     Raises:
         Undecodable: the body is not such a request at all.
@@ -75,10 +78,10 @@ def decode_metrics(body: bytes, *, encoding: Encoding, received_ns: int, where: 
 
 
 def _decode_protobuf(
-    signal: Signal, body: bytes, faults: Faults, received_ns: int, limits: Limits, vectorised: bool
+    signal: Signal, body: bytes, faults: Faults, received_ns: int, limits: Limits, vectorised: bool | None
 ) -> Batch:
     leaves = ProtobufLeaves(faults, _text_limit(signal, limits), limits.depth)
-    if signal == "traces" and vectorised:
+    if signal == "traces" and (len(body) >= _WORTH_ARROW_BYTES if vectorised is None else vectorised):
         try:
             spans = column_spans(body, leaves, received_ns=received_ns, latest_ns=latest_start(received_ns, limits))
             return Batch(spans=spans)
@@ -101,7 +104,9 @@ def _decode_protobuf(
 def _decode_json(signal: Signal, body: bytes, faults: Faults, received_ns: int, limits: Limits) -> Batch:
     try:
         request = DECODERS[signal].decode(body)
-        return _walk(signal, request, JsonLeaves(faults, _text_limit(signal, limits), limits.depth), received_ns, limits)
+        return _walk(
+            signal, request, JsonLeaves(faults, _text_limit(signal, limits), limits.depth), received_ns, limits
+        )
     except RecursionError as error:
         raise Undecodable("the JSON is nested too deep to be an OTLP request") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -312,6 +312,8 @@ class JsonLeaves:
 
     def _bytes(self, raw: str) -> bytes:
         try:
-            return base64.b64decode(raw + "=" * (-len(raw) % 4), altchars=b"-_" if set(raw) & {"-", "_"} else None, validate=True)
+            return base64.b64decode(
+                raw + "=" * (-len(raw) % 4), altchars=b"-_" if set(raw) & {"-", "_"} else None, validate=True
+            )
         except (binascii.Error, ValueError):
             raise BadField("bytesValue must be base64") from None

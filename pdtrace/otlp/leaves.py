@@ -1,6 +1,7 @@
 """How the fields of one encoding become Python values: ids to hex, numbers to int, AnyValues to plain objects.
 
-Owns the Leaves contract and its protobuf form. Does not know spans, logs or points (walk_*.py) nor JSON (json_leaves.py).
+Owns the Leaves contract and its protobuf form. Does not know spans, logs or points (walk_*.py) nor JSON
+(json_leaves.py).
 """
 
 from __future__ import annotations

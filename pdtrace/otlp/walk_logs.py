@@ -53,7 +53,7 @@ def _log(raw: Any, leaves: Leaves) -> Log:
 def _context_id(hex_id: str, length: int, leaves: Leaves) -> str:
     """The id of the span the log was written in; "" if there is none. A bad one does not cost the log."""
     if hex_id and len(hex_id) != length:
-        leaves.faults.add("attribute", f"a log's {'trace' if length == 32 else 'span'} id of a wrong length was left out")
+        leaves.faults.add("attribute", f"a log's id that is not {length // 2} bytes long was left out")
         return ""
     return hex_id if hex_id.strip("0") else ""
 

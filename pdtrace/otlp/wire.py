@@ -69,7 +69,8 @@ class WireView:
 
     def message(self, name: str) -> type[Message]:
         """Message class of e.g. "common.v1.AnyValue"."""
-        return message_factory.GetMessageClass(self.descriptor(name))
+        message: type[Message] = message_factory.GetMessageClass(self.descriptor(name))
+        return message
 
 
 def _trim(
@@ -81,12 +82,12 @@ def _trim(
         copy = message.field.add()
         copy.CopyFrom(field)
         if field.name in _NESTED:
-            copy.type = FieldDescriptor.TYPE_BYTES  # type: ignore[assignment]
+            copy.type = descriptor_pb2.FieldDescriptorProto.TYPE_BYTES
             copy.ClearField("type_name")
         elif field.type == FieldDescriptor.TYPE_STRING:
             text.add(f"{full_name}.{field.name}")
             if text_as_bytes:
-                copy.type = FieldDescriptor.TYPE_BYTES  # type: ignore[assignment]
+                copy.type = descriptor_pb2.FieldDescriptorProto.TYPE_BYTES
         if copy.HasField("type_name"):
             copy.type_name = copy.type_name.replace(f".{_OFFICIAL}.", f".{package}.")
     del message.reserved_name[:]
