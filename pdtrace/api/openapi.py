@@ -14,7 +14,7 @@ from pdtrace.api.arrow import ARROW
 from pdtrace.api.encode import JSON
 from pdtrace.api.endpoints import ENDPOINTS, Endpoint
 from pdtrace.api.parameters import Parameter
-from pdtrace.schemas import read_text
+from pdtrace.schemas import schema_text
 
 Document = dict[str, Any]
 
@@ -37,7 +37,7 @@ def document() -> Document:
             f"(Accept: {ARROW}), in which lists and objects are JSON text (field metadata encoding=json).",
         },
         "paths": paths,
-        "components": {"schemas": json.loads(read_text("openapi/answers.json"))},
+        "components": {"schemas": json.loads(schema_text("openapi/answers.json"))},
     }
 
 

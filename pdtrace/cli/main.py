@@ -95,6 +95,6 @@ def _failed(text: str) -> int:
 def _sentence(problem: Exception) -> str:
     if isinstance(problem, OSError) and problem.filename:
         return f"{problem.filename}: {problem.strerror}; check the path and its permissions"
-    if type(problem).__module__.startswith("pdtrace."):
+    if type(problem).__module__.startswith("pdtrace.") or (isinstance(problem, OSError) and problem.errno is None):
         return str(problem)  # our own errors are sentences already
     return f"{type(problem).__name__}: {problem}; run again with PDTRACE_DEBUG=1 for the details"

@@ -1,0 +1,244 @@
+"""The one thread that writes: batches into the store, then the requests they touch.
+
+Owns the rhythm (batch, derive, sweep), retries, and that one bad batch or request stops nobody. How a request is
+derived is the pipeline's.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from pdtrace.model import Batch, Rejection
+from pdtrace.service.inbox import Arrival, Inbox
+from pdtrace.store.contract import Added
+
+log = logging.getLogger(__name__)
+
+MAX_SPANS: Final = 10_000  #: spans of one transaction
+MAX_WAIT_S: Final = 0.2  #: how long the first span of a transaction waits for others
+DERIVE_EVERY_S: Final = 0.5
+SWEEP_EVERY_S: Final = 3.0
+RETRY_EVERY_S: Final = 1.0  #: while the store cannot be written (disk full)
+MAX_TOLD: Final = 200  #: different failures that are logged
+
+
+class Deriving(Protocol):
+    """What the writer needs of the pipeline."""
+
+    def add(self, batch: Batch) -> Added:
+        """Store a batch."""
+
+    def derive(self, now_ns: int | None) -> int:
+        """Derive every request that changed; returns how many."""
+
+    def sweep(self, now_ns: int) -> int:
+        """Close what has been quiet for too long; returns how many."""
+
+
+class Forgetting(Protocol):
+    """What the writer needs of the write-ahead log."""
+
+    def mark_committed(self, positions: Sequence[int]) -> None:
+        """These positions need no replay any more."""
+
+
+@dataclass(slots=True)
+class Written:
+    """Counters of the writer since the start of the process."""
+
+    spans: int = 0
+    records: int = 0
+    logs: int = 0
+    points: int = 0
+    duplicates: int = 0
+    conflicts: int = 0
+    rejected: int = 0
+    transactions: int = 0
+    derived: int = 0
+    closed: int = 0
+    store_failures: int = 0  #: transactions that failed and were tried again
+    lost_batches: int = 0  #: batches that the store refuses for good
+    derive_failures: int = 0
+    add_seconds: float = 0.0
+    derive_seconds: float = 0.0
+    committed_lag_ns: int = 0  #: of the last transaction: oldest receive to commit
+
+
+class Writer:
+    """Runs until the inbox is closed and empty."""
+
+    def __init__(
+        self, inbox: Inbox, pipeline: Deriving, log_of_arrivals: Forgetting, now_ns: Callable[[], int] = time.time_ns
+    ) -> None:
+        self.counts = Written()
+        self.fatal: Exception | None = None  #: why the thread ended by itself
+        self._inbox = inbox
+        self._pipeline = pipeline
+        self._log = log_of_arrivals
+        self._now_ns = now_ns
+        self._stop = threading.Event()
+        self._told: set[str] = set()
+        self._thread = threading.Thread(target=self._run, name="pdtrace-writer", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def drain(self, timeout_s: float) -> bool:
+        """Close the inbox, write what is in it, derive, and end; False if that took longer than ``timeout_s``."""
+        self._inbox.close()
+        self._stop.set()
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def write_waiting(self) -> int:
+        """Write one transaction out of what waits; returns how many arrivals it held."""
+        arrivals = self._inbox.take(max_spans=MAX_SPANS, wait_s=MAX_WAIT_S)
+        if arrivals:
+            self._write(arrivals)
+        return len(arrivals)
+
+    def derive(self) -> None:
+        """Derive what changed. A failure is counted, logged once per text and kept for `pdtrace doctor`."""
+        started = time.perf_counter()
+        try:
+            self.counts.derived += self._pipeline.derive(self._now_ns())
+        except Exception as problem:  # noqa: BLE001 - whatever it is, ingest goes on
+            self._derive_failed("derive", problem)
+        self.counts.derive_seconds += time.perf_counter() - started
+
+    def sweep(self) -> None:
+        """Close requests that have been quiet for too long; failures as in ``derive``."""
+        try:
+            self.counts.closed += self._pipeline.sweep(self._now_ns())
+        except Exception as problem:  # noqa: BLE001 - as above
+            self._derive_failed("sweep", problem)
+
+    def _run(self) -> None:
+        try:
+            self._loop()
+        except Exception as problem:  # noqa: BLE001 - the service looks at `fatal` and ends; the log replays the rest
+            self.fatal = problem
+            log.critical("the writer ended: %s", _what(problem))
+
+    def _loop(self) -> None:
+        next_derive = time.monotonic() + DERIVE_EVERY_S
+        next_sweep = time.monotonic() + SWEEP_EVERY_S
+        while True:
+            wrote = self.write_waiting()
+            if not wrote and self._stop.is_set():
+                break
+            now = time.monotonic()
+            if now >= next_derive:
+                self.derive()
+                next_derive = time.monotonic() + DERIVE_EVERY_S
+            if now >= next_sweep:
+                self.sweep()
+                next_sweep = time.monotonic() + SWEEP_EVERY_S
+        self.derive()
+
+    def _write(self, arrivals: Sequence[Arrival]) -> None:
+        started = time.perf_counter()
+        if self._stored(arrivals):
+            self._log.mark_committed([arrival.position for arrival in arrivals])
+        else:
+            log.error("stopping with %d batches unwritten; the next start replays them", len(arrivals))
+        self._inbox.done(arrivals)
+        self.counts.add_seconds += time.perf_counter() - started
+        self.counts.committed_lag_ns = self._now_ns() - min(arrival.received_ns for arrival in arrivals)
+
+    def _stored(self, arrivals: Sequence[Arrival]) -> bool:
+        """Store all of ``arrivals``; False only if the store cannot be written and the service is stopping.
+
+        While the disk is full it waits. If one of several batches makes the transaction fail, they go one by one, and
+        the one that fails alone is given up: kept for ever it would stop everything behind it.
+        """
+        while True:
+            try:
+                self._add([arrival.batch for arrival in arrivals])
+                return True
+            except Exception as problem:
+                if is_fatal(problem):
+                    raise
+                self.counts.store_failures += 1
+                if not is_temporary(problem):
+                    if len(arrivals) > 1:
+                        return all([self._stored([arrival]) for arrival in arrivals])
+                    self._give_up(arrivals[0], problem)
+                    return True
+                self._tell(f"the store cannot be written, trying again: {_what(problem)}")
+                if self._stop.wait(RETRY_EVERY_S):
+                    return False
+
+    def _give_up(self, arrival: Arrival, problem: Exception) -> None:
+        batch = arrival.batch
+        things = len(batch.spans) + len(batch.records) + len(batch.logs) + len(batch.points)
+        self.counts.lost_batches += 1
+        self._tell(f"the store refused a batch of {things} spans, logs or points, which are lost: {_what(problem)}")
+        self._reject(Rejection("span", "store", f"the store refused their batch: {_what(problem)}", things))
+
+    def _derive_failed(self, step: str, problem: Exception) -> None:
+        if is_fatal(problem):
+            raise problem
+        self.counts.derive_failures += 1
+        self._tell(f"{step} failed: {_what(problem)}")
+        self._reject(Rejection("request", step, f"{step} failed: {_what(problem)}"))
+
+    def _reject(self, rejection: Rejection) -> None:
+        try:
+            self._pipeline.add(Batch(rejections=[rejection]))
+        except Exception as problem:  # noqa: BLE001 - it was logged and counted; nothing more can be done
+            self._tell(f"a rejection could not be stored: {_what(problem)}")
+
+    def _tell(self, text: str) -> None:
+        """Log each text once: a failure that repeats every half second would fill the disk."""
+        if text not in self._told and len(self._told) < MAX_TOLD:
+            self._told.add(text)
+            log.error(text, exc_info=log.isEnabledFor(logging.DEBUG))
+
+    def _add(self, batches: Sequence[Batch]) -> None:
+        batch = batches[0] if len(batches) == 1 else _merged(batches)
+        added = self._pipeline.add(batch)
+        counts = self.counts
+        counts.transactions += 1
+        counts.spans += len(added.spans)
+        counts.records += len(added.records)
+        counts.duplicates += added.duplicates
+        counts.conflicts += added.conflicts
+        counts.logs += len(batch.logs)
+        counts.points += len(batch.points)
+        counts.rejected += sum(rejection.count for rejection in batch.rejections)
+
+
+def is_temporary(problem: Exception) -> bool:
+    """Whether the same write may succeed later: the disk is full, memory is short."""
+    return isinstance(problem, OSError | MemoryError) or type(problem).__name__ in (
+        "IOException",
+        "OutOfMemoryException",
+        "TransactionException",
+    )
+
+
+def is_fatal(problem: Exception) -> bool:
+    """Whether the database has shut itself down; only a new process can open it again."""
+    return type(problem).__name__ in ("FatalException", "InternalException", "ConnectionException")
+
+
+def _merged(batches: Sequence[Batch]) -> Batch:
+    merged = Batch()
+    for batch in batches:
+        merged.spans += batch.spans
+        merged.records += batch.records
+        merged.logs += batch.logs
+        merged.points += batch.points
+        merged.rejections += batch.rejections
+    return merged
+
+
+def _what(problem: Exception) -> str:
+    return " ".join(f"{type(problem).__name__}: {problem}".split())[:500]
