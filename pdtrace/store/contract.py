@@ -13,6 +13,10 @@ import pyarrow as pa
 from pdtrace.model import Batch, Record, Request, Span
 
 
+class StoreError(Exception):
+    """The store cannot be opened, read or written; the text is one sentence for the user: what, and what to do."""
+
+
 class Added(NamedTuple):
     """What ``add`` did with a batch."""
 
@@ -36,11 +40,19 @@ class KeyRow(NamedTuple):
 class Store(Protocol):
     """One writer; any number of readers through ``query``. Every write method is one transaction."""
 
+    path: str  #: where the store lives, for people; ":memory:" for one that vanishes
+
+    def bytes_on_disk(self) -> int | None:
+        """What the store takes on disk; None if it is not on disk."""
+
     def add(self, batch: Batch, keys: Sequence[KeyRow] = ()) -> Added:
         """Store raw spans, records, logs, points, rejections and join keys; drop duplicates, counted."""
 
     def sources_sharing(self, keys: Sequence[KeyRow], window_ns: int) -> set[str]:
         """Sources that hold an equal (kind, scope, value) within ``window_ns`` of the given rows' times."""
+
+    def runs(self, sources: Collection[str]) -> dict[str, str]:
+        """Source -> run label given at ingest (key rows of kind ``run``); sources without one are absent."""
 
     def load(self, sources: Collection[str]) -> tuple[list[Span], list[Record]]:
         """Raw spans and records of the given sources, as they came."""

@@ -1,0 +1,291 @@
+"""The pipeline, start to end: a batch of telemetry in, stored raw and derived requests out.
+
+A newcomer's first file, and the only place that chains the stages. Owns what is dirty and what is kept in memory;
+knows no engine, no SQL and no transport.
+
+    add(batch)     identify spans, store them raw with their join keys, remember which sources changed
+    derive(now)    for every changed source: everything that may belong to the same request (its closure over join
+                   keys), assembled and charged anew, replacing what the store holds
+
+A source is a trace id or a record. Derived requests are a pure function of the raw telemetry of a closure, so any
+order, split or repetition of the same spans ends in the same requests.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict, defaultdict
+from collections.abc import Collection, Iterable
+
+from pdtrace.assemble import Limits, derive, identify, keys_of_record
+from pdtrace.assemble.group import JOIN_WINDOW_NS
+from pdtrace.dialects import DIALECTS
+from pdtrace.model import Batch, Identity, Key, Record, Request, Span
+from pdtrace.store.contract import Added, KeyRow, Store
+
+#: Spans kept in memory for requests that may still grow; beyond it the least recently touched sources are dropped
+#: and read back from the store when something late arrives.
+MOST_SPANS_IN_MEMORY = 250_000
+
+
+class Pipeline:
+    """Chains the stages over one store. Used by one thread at a time (the writer).
+
+    Args:
+        store: Where raw and derived tables live.
+        max_clock_shift_ns: Larger clock shifts are proposed, not applied.
+        quiet_ns: An open request that nothing was heard of for this long becomes ``unknown``.
+        run: Label for what this pipeline ingests, where the telemetry carries none.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        max_clock_shift_ns: int = Limits().max_clock_shift_ns,
+        quiet_ns: int = Limits().quiet_ns,
+        run: str | None = None,
+        most_spans_in_memory: int = MOST_SPANS_IN_MEMORY,
+    ) -> None:
+        self._store = store
+        self._limits = Limits(max_clock_shift_ns, quiet_ns)
+        self._run = run
+        self._memory = _Memory(store, most_spans_in_memory)
+        self._dirty: set[str] = set()
+        self._open: dict[str, Request] = {}
+
+    def add(self, batch: Batch) -> Added:
+        """Store a batch raw; what is new will be derived by the next ``derive``."""
+        for log in batch.logs:
+            for dialect in DIALECTS:
+                record = dialect.record_from_log(log)
+                if record is not None:
+                    batch.records.append(record)
+                    break
+        identities = {span.key: identity for span in batch.spans if (identity := identify(span)) is not None}
+        added = self._store.add(batch, [*_keys_of(batch, identities), *_labels(batch, self._run)])
+        self._memory.put(added.spans, added.records, identities)
+        self._dirty.update(span.trace_id for span in added.spans)
+        self._dirty.update(record.source for record in added.records)
+        return added
+
+    @property
+    def dirty(self) -> int:
+        """Sources that changed since the last ``derive``."""
+        return len(self._dirty)
+
+    def derive(self, now_ns: int | None = None) -> int:
+        """Derive every request that may have changed; returns how many there are now.
+
+        Args:
+            now_ns: Wall clock of a live service; None when files are read and what is open is ``unknown``.
+        """
+        if not self._dirty:
+            return 0
+        sources = self._memory.closure(self._dirty)
+        spans, records, identities = self._memory.fetch(sources)
+        requests = derive(spans, records, now_ns=now_ns, limits=self._limits, identities=identities)
+        self._label(requests, sources)
+        self._store.replace_requests(sources, requests)
+        self._dirty.clear()
+        self._remember_open(sources, requests)
+        self._memory.shrink()
+        return len(requests)
+
+    def sweep(self, now_ns: int | None = None) -> int:
+        """Close in-flight requests that nothing was heard of for the quiet time; returns how many were derived."""
+        now_ns = time.time_ns() if now_ns is None else now_ns
+        for request in self._open.values():
+            if now_ns - (request.received_ns or request.last_ns) > self._limits.quiet_ns:
+                self._dirty.update(request.sources)
+        return self.derive(now_ns) if self._dirty else 0
+
+    def resume(self, open_sources: Iterable[str]) -> None:
+        """Take up requests that were in flight when the store was closed."""
+        self._dirty.update(open_sources)
+
+    def rederive(self, now_ns: int | None = None) -> int:
+        """Rebuild every derived table from the raw ones; returns the number of requests."""
+        self._store.clear_derived()
+        self._open.clear()
+        total, waiting = 0, OrderedDict.fromkeys(self._store.sources())
+        while waiting:
+            while waiting and self.dirty < _REDERIVE_SOURCES:
+                self._dirty.add(waiting.popitem(last=False)[0])
+            sources = self._memory.closure(self._dirty)
+            for source in sources:
+                waiting.pop(source, None)
+            total += self.derive(now_ns)
+        return total
+
+    def _label(self, requests: list[Request], sources: Collection[str]) -> None:
+        """Put the run a user named at ingest on requests whose telemetry names none."""
+        unlabelled = [request for request in requests if request.run is None]
+        if not unlabelled:
+            return
+        runs = self._store.runs(sources)
+        for request in unlabelled:
+            named = sorted({runs[source] for source in request.sources if source in runs})
+            request.run = named[0] if named else None
+
+    def _remember_open(self, sources: Collection[str], requests: list[Request]) -> None:
+        gone = [uid for uid, request in self._open.items() if not sources_disjoint(request.sources, sources)]
+        for uid in gone:
+            del self._open[uid]
+        for request in requests:
+            if request.outcome == "in_flight":
+                self._open[request.uid] = request
+
+
+#: Sources rebuilt at a time: bounds memory, large enough to charge in dense blocks.
+_REDERIVE_SOURCES = 5_000
+
+
+def sources_disjoint(mine: Iterable[str], others: Collection[str]) -> bool:
+    """Whether no source of ``mine`` is among ``others``."""
+    return not any(source in others for source in mine)
+
+
+def _keys_of(batch: Batch, identities: dict[tuple[str, str], Identity]) -> list[KeyRow]:
+    """Join keys by source, each once, with the time they were seen in."""
+    seen: dict[tuple[str, Key], tuple[int, int]] = {}
+    for span in batch.spans:
+        identity = identities.get(span.key)
+        if identity is not None:
+            for key in identity.keys:
+                _widen(seen, (span.trace_id, key), span.start_ns, max(span.start_ns, span.end_ns))
+    for record in batch.records:
+        for key in keys_of_record(record) or ():
+            _widen(seen, (record.source, key), record.time_ns, record.time_ns)
+    return [KeyRow(source, key.kind, key.scope, key.value, *time) for (source, key), time in seen.items()]
+
+
+def _widen(seen: dict[tuple[str, Key], tuple[int, int]], at: tuple[str, Key], start_ns: int, end_ns: int) -> None:
+    known = seen.get(at)
+    seen[at] = (start_ns, end_ns) if known is None else (min(known[0], start_ns), max(known[1], end_ns))
+
+
+def _labels(batch: Batch, run: str | None) -> list[KeyRow]:
+    """The run label of an ingest, kept beside the raw telemetry of each source so that it survives a rederive."""
+    if run is None:
+        return []
+    sources = {span.trace_id for span in batch.spans} | {record.source for record in batch.records}
+    return [KeyRow(source, "run", "", run, 0, 0) for source in sorted(sources)]
+
+
+class _Memory:
+    """Raw spans and records of sources that may still grow, with the store behind it."""
+
+    def __init__(self, store: Store, most_spans: int) -> None:
+        self._store = store
+        self._most_spans = most_spans
+        self._spans: OrderedDict[str, dict[str, Span]] = OrderedDict()
+        self._records: dict[str, Record] = {}
+        self._identities: dict[tuple[str, str], Identity] = {}
+        self._times: dict[str, tuple[int, int]] = {}
+        self._keys: dict[str, set[Key]] = defaultdict(set)
+        self._holders: dict[Key, set[str]] = defaultdict(set)
+        #: Sources that the store holds and memory does not (their hashes: a million of them must stay small).
+        self._elsewhere = {hash(source) for source in store.sources()}
+        self._count = 0
+
+    def put(
+        self, spans: Collection[Span], records: Collection[Record], identities: dict[tuple[str, str], Identity]
+    ) -> None:
+        for source in {span.trace_id for span in spans} | {record.source for record in records}:
+            if hash(source) in self._elsewhere:
+                self._load([source])
+        self._keep(spans, records, identities)
+
+    def _keep(
+        self, spans: Collection[Span], records: Collection[Record], identities: dict[tuple[str, str], Identity]
+    ) -> None:
+        for span in spans:
+            inside = self._spans.get(span.trace_id)
+            if inside is None:
+                inside = self._spans[span.trace_id] = {}
+            else:
+                self._spans.move_to_end(span.trace_id)
+            self._count += span.span_id not in inside
+            inside[span.span_id] = span
+            identity = identities.get(span.key)
+            if identity is not None:
+                self._identities[span.key] = identity
+                for key in identity.keys:
+                    self._tie(span.trace_id, key, span.start_ns, max(span.start_ns, span.end_ns))
+        for record in records:
+            self._records[record.source] = record
+            self._spans.setdefault(record.source, {})
+            self._spans.move_to_end(record.source)
+            for key in keys_of_record(record) or ():
+                self._tie(record.source, key, record.time_ns, record.time_ns)
+
+    def _tie(self, source: str, key: Key, start_ns: int, end_ns: int) -> None:
+        self._keys[source].add(key)
+        self._holders[key].add(source)
+        known = self._times.get(source)
+        self._times[source] = (start_ns, end_ns) if known is None else (min(known[0], start_ns), max(known[1], end_ns))
+
+    def _load(self, sources: Collection[str]) -> None:
+        """Bring sources back from the store."""
+        self._elsewhere.difference_update(hash(source) for source in sources)
+        spans, records = self._store.load(sources)
+        identities = {span.key: identity for span in spans if (identity := identify(span)) is not None}
+        self._keep(spans, records, identities)
+
+    def closure(self, dirty: Collection[str]) -> set[str]:
+        """``dirty`` and every source that may hold a part of the same requests, all of them in memory."""
+        found: set[str] = set()
+        front = set(dirty)
+        while front:
+            away = [source for source in front if source not in self._spans or hash(source) in self._elsewhere]
+            if away:
+                self._load(away)
+            found |= front
+            front = self._sharing(front) - found
+        return found
+
+    def _sharing(self, sources: Collection[str]) -> set[str]:
+        sharing: set[str] = set()
+        asked: list[KeyRow] = []
+        for source in sources:
+            times = self._times.get(source, (0, 0))
+            for key in self._keys.get(source, ()):
+                sharing |= {other for other in self._holders[key] if self._near(times, other)}
+                asked.append(KeyRow(source, key.kind, key.scope, key.value, *times))
+            record = self._records.get(source)
+            if record is not None and record.trace_id:
+                sharing.add(record.trace_id)
+        if self._elsewhere and asked:
+            sharing |= self._store.sources_sharing(asked, JOIN_WINDOW_NS)
+        return sharing
+
+    def _near(self, times: tuple[int, int], other: str) -> bool:
+        """Sources an hour apart may share a room and are still no neighbours."""
+        others = self._times[other]
+        if not times[0] or not others[0]:
+            return True
+        return max(times[0], others[0]) - min(times[1], others[1]) <= JOIN_WINDOW_NS
+
+    def fetch(
+        self, sources: Collection[str]
+    ) -> tuple[list[Span], list[Record], dict[tuple[str, str], Identity]]:
+        """All spans and records of ``sources``, which a closure has brought into memory."""
+        spans = [span for source in sources for span in self._spans.get(source, {}).values()]
+        records = [self._records[source] for source in sources if source in self._records]
+        return spans, records, self._identities
+
+    def shrink(self) -> None:
+        """Drop the least recently touched sources once too much is kept; all of it is in the store."""
+        while self._count > self._most_spans:
+            source, inside = self._spans.popitem(last=False)
+            self._count -= len(inside)
+            for span_id in inside:
+                self._identities.pop((source, span_id), None)
+            self._records.pop(source, None)
+            self._times.pop(source, None)
+            for key in self._keys.pop(source, ()):
+                self._holders[key].discard(source)
+                if not self._holders[key]:
+                    del self._holders[key]
+            self._elsewhere.add(hash(source))
