@@ -168,7 +168,7 @@ class Writer:
                 self.counts.store_failures += 1
                 if not is_temporary(problem):
                     if len(arrivals) > 1:
-                        return all([self._stored([arrival]) for arrival in arrivals])
+                        return all(self._stored([arrival]) for arrival in arrivals)
                     self._give_up(arrivals[0], problem)
                     return True
                 self._tell(f"the store cannot be written, trying again: {_what(problem)}")
