@@ -12,8 +12,8 @@ import json
 from collections.abc import Sequence
 from typing import Final
 
-from pdtrace.dialects.contract import SpansOnly, Tree, as_int, clock_of, seconds_to_ns, worker_of
-from pdtrace.model import Edge, EdgeKind, Evidence, Failure, Identity, Key, Leg, Reading, Span
+from pdtrace.dialects.contract import SpansOnly, Tree, as_int, clock_of, seconds_to_ns
+from pdtrace.model import Edge, EdgeKind, Failure, Identity, Key, Leg, Reading, Span
 
 NAME = "generic"
 _SERVER: Final = 2
@@ -65,7 +65,7 @@ class GenericDialect(SpansOnly):
         return _INNER
 
     def read(self, mine: Sequence[Span], tree: Tree, out: Reading) -> None:
-        """Edges and legs where the tree says they are ones; links that lead out of the store as evidence."""
+        """Edges and legs where the tree says they are ones."""
         for span in mine:
             identity = tree.identity(span)
             above = {tree.identity(ancestor).part for ancestor in tree.ancestors(span)}
@@ -73,7 +73,6 @@ class GenericDialect(SpansOnly):
                 _read_edge(span, identity.edge, out)
             elif identity.part == "leg" and not above & {"leg", "worker"}:
                 _read_leg(span, out)
-            _read_links(span, tree, out)
 
 
 def _path(span: Span) -> str:
@@ -205,11 +204,3 @@ def _read_leg(span: Span, out: Reading) -> None:
             error=text if failed else "",
         )
     )
-
-
-def _read_links(span: Span, tree: Tree, out: Reading) -> None:
-    here = {other.key for other in tree.spans} if span.links else set()
-    for trace_id, span_id in span.links:
-        if (trace_id, span_id) not in here:
-            text = f"{span.name} of {worker_of(span) or 'an unnamed service'} links to a span outside this store"
-            out.evidence.append(Evidence("link", f"{trace_id}:{span_id}", "", text, span.span_id))

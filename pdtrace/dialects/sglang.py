@@ -72,6 +72,8 @@ class SglangDialect(SpansOnly):
             _read_visit(visit.root, visit.role, visits, first_tokens.get(visit.root.key), failures, out)
         for span in visits.routers:
             out.edges.append(_router_edge(span, visits))
+        if not any(tree.identity(span).part == "edge" and tree.identity(span).dialect != NAME for span in tree.spans):
+            out.fact("request_id", next((v.root.attributes.get("rid") for v in visits.decode_first()), None))
         roles = {visit.role for visit in visits.all}
         if {"prefill", "decode"} <= roles:
             out.fact("mode", "overlapped")
@@ -121,7 +123,8 @@ def _read_visit(
             dialect=NAME,
             trace_id=root.trace_id,
             attempt=place.attempt,
-            first_token_ns=first_token_ns,
+            # P's own stamp is when the tokenizer heard of the hand-over: not causal for D, so it stays a claim.
+            first_token_ns=first_token_ns if role != "prefill" else None,
             input_tokens=usage["prompt_tokens"],
             output_tokens=usage["completion_tokens"],
             cached_tokens=usage["cached_tokens"] if role != "decode" else None,
@@ -132,8 +135,7 @@ def _read_visit(
     )
     answers = role != "prefill"
     rid = attributes.get("rid")
-    if isinstance(rid, str) and rid:
-        out.facts.setdefault("aliases", []).append(rid)
+    out.facts.setdefault("aliases", []).extend(str(name) for name in (rid, room_of(root)) if name)
     out.fact("model", attributes.get("gen_ai.response.model"))
     out.fact("input_tokens", usage["prompt_tokens"])
     if role != "decode":
@@ -195,31 +197,21 @@ def _router_edge(span: Span, visits: Visits) -> Edge:
 
 
 def _read_causality(mine: Iterable[Span], visits: Visits, out: Reading) -> None:
-    """Two certain orders between P and D of one attempt, whatever their clocks say.
+    """One certain order between P and D of an attempt: KV is complete on D only after P began its last send.
 
-    P's handshake ends only after D entered its own; KV lands on D only after P began to send the last chunk.
+    The handshake (decode_bootstrap, prefill_bootstrap) bounds nothing: either side may come first.
     """
-    d_entered: dict[tuple[int, str], int] = {}
-    p_ready: dict[tuple[int, str], int] = {}
-    p_sent: dict[tuple[int, str], int] = {}
-    d_landed: dict[tuple[int, str], int] = {}
+    sent: dict[tuple[int, str], int] = {}
+    landed: dict[tuple[int, str], int] = {}
     for span in mine:
         place = visits.place(span)
         slot = (place.attempt, place.clock)
-        if span.name == "decode_bootstrap":
-            d_entered[slot] = max(d_entered.get(slot, 0), span.start_ns)
-        elif span.name == "prefill_bootstrap" and span.end_ns:
-            p_ready[slot] = min(p_ready.get(slot, span.end_ns), span.end_ns)
-        elif span.name in ("mooncake_worker_send", "prefill_transfer_kv_cache"):
-            p_sent[slot] = max(p_sent.get(slot, 0), span.start_ns)
+        if span.name in ("mooncake_worker_send", "prefill_transfer_kv_cache"):
+            sent[slot] = max(sent.get(slot, 0), span.start_ns)
         elif span.name == "decode_transferred" and span.end_ns:
-            d_landed[slot] = max(d_landed.get(slot, 0), span.end_ns)
-    orders = (
-        (d_entered, p_ready, "D entered the handshake before P's could end"),
-        (p_sent, d_landed, "P began to send the last chunk before KV was complete on D"),
-    )
-    for earlier, later, why in orders:
-        for (attempt_a, clock_a), a_ns in earlier.items():
-            for (attempt_b, clock_b), b_ns in later.items():
-                if attempt_a == attempt_b and clock_a != clock_b:
-                    out.before.append(Before(clock_a, a_ns, clock_b, b_ns, why))
+            landed[slot] = max(landed.get(slot, 0), span.end_ns)
+    for (attempt_p, clock_p), sent_ns in sent.items():
+        for (attempt_d, clock_d), landed_ns in landed.items():
+            if attempt_p == attempt_d and clock_p != clock_d:
+                why = "P began to send the last chunk before the KV was complete on D"
+                out.before.append(Before(clock_p, sent_ns, clock_d, landed_ns, why))

@@ -111,6 +111,10 @@ def _read_edge(span: Span, tree: Tree, out: Reading) -> None:
             Failure("route", "the router answered without sending the request to any worker", span.end_ns)
         )
     _read_dispatches(span, dispatches, clock, tree, out)
+    received = bool(dispatches) and dispatches[-1].received_ns is not None
+    if received and http_status is not None and http_status < 400 and not _engine_roots(tree, "decode", "aggregated"):
+        # Every leg answered and no engine says more: the edge's status is the evidence there is.
+        out.fact("answered", True)
     if http_status is not None and http_status >= 500 and dispatches:
         _read_silent_decode(span, tree, out)
 
@@ -128,10 +132,10 @@ def _dispatches(span: Span) -> list[_Dispatch]:
     return found
 
 
-def _engine_roots(tree: Tree, role: Role) -> list[Span]:
-    """SGLang's roots of one role in this request, by start."""
+def _engine_roots(tree: Tree, *roles: Role) -> list[Span]:
+    """SGLang's roots of these roles in this request, by start."""
     identities = ((span, tree.identity(span)) for span in tree.spans)
-    return [span for span, identity in identities if identity.part == "worker" and identity.role == role]
+    return [span for span, identity in identities if identity.part == "worker" and identity.role in roles]
 
 
 def _streamed(span: Span, latency_ns: int | None, tree: Tree) -> bool | None:
@@ -141,7 +145,7 @@ def _streamed(span: Span, latency_ns: int | None, tree: Tree) -> bool | None:
     proves a stream, whatever the clocks say. Headers that left far nearer to the engine's end than to its first token
     mean a whole answer. Tokens that came in one bunch prove neither.
     """
-    answering = _engine_roots(tree, "decode") or _engine_roots(tree, "aggregated")
+    answering = _engine_roots(tree, "decode", "aggregated")
     if latency_ns is None or len(answering) != 1:
         return None
     root = answering[0]
