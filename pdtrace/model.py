@@ -136,7 +136,7 @@ EdgeKind = Literal["", "client", "frontend", "router"]
 class Key(NamedTuple):
     """Something that names one request in several traces."""
 
-    kind: Literal["request_id", "room", "context_id"]
+    kind: Literal["request_id", "room", "context_id", "trace_id"]  #: trace_id: a record that names a trace
     value: str
     scope: str = ""  #: e.g. the server inside which an integer id is unique; "" = everywhere
 

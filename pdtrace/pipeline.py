@@ -155,9 +155,19 @@ def _keys_of(batch: Batch, identities: dict[tuple[str, str], Identity]) -> list[
             for key in identity.keys:
                 _widen(seen, (span.trace_id, key), span.start_ns, max(span.start_ns, span.end_ns))
     for record in batch.records:
-        for key in keys_of_record(record) or ():
+        for key in _record_keys(record):
             _widen(seen, (record.source, key), record.time_ns, record.time_ns)
     return [KeyRow(source, key.kind, key.scope, key.value, *time) for (source, key), time in seen.items()]
+
+
+def _record_keys(record: Record) -> tuple[Key, ...]:
+    """Keys of a record, and its trace id if it names one: a trace is then its neighbour."""
+    keys = keys_of_record(record) or ()
+    return (*keys, _trace_key(record.trace_id)) if record.trace_id else keys
+
+
+def _trace_key(trace_id: str) -> Key:
+    return Key("trace_id", trace_id)
 
 
 def _widen(seen: dict[tuple[str, Key], tuple[int, int]], at: tuple[str, Key], start_ns: int, end_ns: int) -> None:
@@ -217,7 +227,7 @@ class _Memory:
             self._records[record.source] = record
             self._spans.setdefault(record.source, {})
             self._spans.move_to_end(record.source)
-            for key in keys_of_record(record) or ():
+            for key in _record_keys(record):
                 self._tie(record.source, key, record.time_ns, record.time_ns)
 
     def _tie(self, source: str, key: Key, start_ns: int, end_ns: int) -> None:
@@ -250,12 +260,15 @@ class _Memory:
         asked: list[KeyRow] = []
         for source in sources:
             times = self._times.get(source, (0, 0))
+            record = self._records.get(source)
+            if record is None:  # a trace: records may name it
+                asked.append(KeyRow(source, "trace_id", "", source, 0, 0))
+                sharing |= self._holders.get(_trace_key(source), set())
+            elif record.trace_id:
+                sharing.add(record.trace_id)
             for key in self._keys.get(source, ()):
                 sharing |= {other for other in self._holders[key] if self._near(times, other)}
                 asked.append(KeyRow(source, key.kind, key.scope, key.value, *times))
-            record = self._records.get(source)
-            if record is not None and record.trace_id:
-                sharing.add(record.trace_id)
         if self._elsewhere and asked:
             sharing |= self._store.sources_sharing(asked, JOIN_WINDOW_NS)
         return sharing

@@ -1,0 +1,226 @@
+"""The embedded store: one DuckDB file, one writer, readers on cursors of their own.
+
+Owns how the Store contract maps to SQL statements. The schema is in schemas/sql/duckdb, the questions in
+pdtrace/queries, rows in raw_rows.py and derived_rows.py, the rule for repeats in repeats.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from pdtrace import queries
+from pdtrace.model import Batch, Record, Rejection, Request, Span
+from pdtrace.store import derived_rows, raw_rows, raw_writer
+from pdtrace.store.columns import good_and_bad
+from pdtrace.store.connection import Connection
+from pdtrace.store.contract import Added, KeyRow
+from pdtrace.store.encoding import loads
+from pdtrace.store.migrate import migrate
+from pdtrace.store.repeats import RECORD_IDENTITY, SPAN_IDENTITY, sort_out
+
+#: A request made of the same sources as the new ones started at most this far from their stamps. Bounds the search
+#: for what is replaced; wide, because clocks of different hosts may disagree by hours.
+REPLACED_WITHIN_NS = 24 * 3600 * 10**9
+
+
+class DuckDBStore:
+    """The Store contract on one DuckDB file (or in memory).
+
+    Args:
+        path: the file, made if it is not there; ":memory:" for a store that vanishes.
+        read_only: open an existing file for reading; any number of processes may, while no one writes.
+
+    Raises:
+        StoreError: the file is held by another process, is not a store, or has another schema version.
+    """
+
+    def __init__(self, path: str | Path, *, read_only: bool = False) -> None:
+        self._connection = Connection(path, read_only=read_only)
+        self.path = self._connection.path
+        try:
+            with self._connection.reading() as con:
+                migrate(con, read_only=read_only)
+                known = con.execute("SELECT resource_id FROM resources").fetchall()
+        except BaseException:
+            self._connection.close()
+            raise
+        self._resource_ids = {row[0] for row in known}
+
+    def bytes_on_disk(self) -> int | None:
+        """File and write-ahead log; None in memory."""
+        return self._connection.bytes_on_disk()
+
+    def add(self, batch: Batch, keys: Sequence[KeyRow] = ()) -> Added:
+        """Store raw telemetry and join keys; see the contract. What no column can hold becomes a rejection."""
+        rejections = list(batch.rejections)
+        resources = raw_rows.Resources()
+        spans = raw_writer.keepable(
+            batch.spans, lambda s: raw_rows.span_row(s, resources.id_of(s.resource)), raw_rows.SPAN, "span", rejections
+        )
+        records = raw_writer.keepable(batch.records, raw_rows.record_row, raw_rows.RECORD, "record", rejections)
+        logs = raw_writer.keepable(
+            batch.logs, lambda g: raw_rows.log_row(g, resources.id_of(g.resource)), raw_rows.LOG, "log", rejections
+        )
+        points = raw_writer.keepable(
+            batch.points, lambda p: raw_rows.point_row(p, resources.id_of(p.resource)), raw_rows.POINT, "point", rejections
+        )
+        new_resources = {i: text for i, text in resources.texts.items() if i not in self._resource_ids}
+        with self._connection.transaction() as con:
+            raw_writer.insert_resources(con, new_resources)
+            sorted_spans = sort_out(spans, lambda: raw_writer.stored_spans(con, spans), SPAN_IDENTITY)
+            raw_writer.replace_spans(con, sorted_spans)
+            sorted_records = sort_out(records, lambda: raw_writer.stored_records(con, records), RECORD_IDENTITY)
+            raw_writer.replace_records(con, sorted_records)
+            raw_writer.count_repeats(con, "span", sorted_spans.duplicates, sorted_spans.conflicts)
+            raw_writer.count_repeats(con, "record", sorted_records.duplicates, sorted_records.conflicts)
+            raw_writer.count_repeats(con, "log", raw_writer.insert_new(con, "logs", raw_rows.LOG, logs), 0)
+            raw_writer.count_repeats(con, "point", raw_writer.insert_new(con, "points", raw_rows.POINT, points), 0)
+            raw_writer.insert_keys(con, keys)
+            raw_writer.count_rejections(con, rejections)
+        self._resource_ids.update(new_resources)
+        return Added(
+            spans=[span for _, span in sorted_spans.keep.values()],
+            records=[record for _, record in sorted_records.keep.values()],
+            duplicates=sorted_spans.duplicates + sorted_records.duplicates,
+            conflicts=sorted_spans.conflicts + sorted_records.conflicts,
+        )
+
+    def sources_sharing(self, keys: Sequence[KeyRow], window_ns: int) -> set[str]:
+        """Sources that hold an equal key within ``window_ns`` of the given rows' times."""
+        if not keys:
+            return set()
+        asked = [dict(k._asdict(), start_ns=k.start_ns - window_ns, end_ns=k.end_ns + window_ns) for k in keys]
+        with self._connection.reading() as con:
+            rows = con.execute(
+                """
+                SELECT DISTINCT there.source
+                FROM source_keys AS there
+                JOIN (SELECT unnest($asked::STRUCT(
+                    source VARCHAR, kind VARCHAR, scope VARCHAR, value VARCHAR, start_ns BIGINT, end_ns BIGINT)[],
+                    recursive := true)) AS asked USING (kind, scope, value)
+                WHERE there.start_ns <= $high AND there.end_ns >= $low  -- prunes row groups
+                    AND there.start_ns <= asked.end_ns AND there.end_ns >= asked.start_ns
+                """,
+                {
+                    "asked": asked,
+                    "low": min(a["start_ns"] for a in asked),
+                    "high": max(a["end_ns"] for a in asked),
+                },
+            ).fetchall()
+        return {row[0] for row in rows}
+
+    def runs(self, sources: Collection[str]) -> dict[str, str]:
+        """Run labels given at ingest; of several labels of one source the first by name."""
+        with self._connection.reading() as con:
+            rows = con.execute(
+                """
+                SELECT source, min(value)
+                FROM source_keys
+                WHERE kind = 'run' AND source IN (SELECT unnest($sources::VARCHAR[]))
+                GROUP BY source
+                """,
+                {"sources": list(sources)},
+            ).fetchall()
+        return {source: run for source, run in rows}
+
+    def load(self, sources: Collection[str]) -> tuple[list[Span], list[Record]]:
+        """Raw spans (by start) and records (by time) of the given sources, as they came."""
+        record_sources = [s for s in sources if s.startswith("record:")]
+        trace_ids = [s for s in sources if not s.startswith("record:")]
+        spans: list[Span] = []
+        records: list[Record] = []
+        with self._connection.reading() as con:
+            if trace_ids:
+                rows = con.execute(raw_writer.SPANS_OF_TRACES, {"trace_ids": trace_ids}).fetchall()
+                ids = list({row[8] for row in rows})
+                texts = con.execute(
+                    "SELECT resource_id, resource FROM resources WHERE resource_id IN (SELECT unnest($ids::UBIGINT[]))",
+                    {"ids": ids},
+                ).fetchall()
+                resources = {i: loads(text) for i, text in texts}
+                spans = [raw_rows.span_of_row(row, resources[row[8]]) for row in rows]
+            if record_sources:
+                found = con.execute(raw_writer.RECORDS_OF_SOURCES, {"sources": record_sources}).fetchall()
+                records = [raw_rows.record_of_row(row) for row in found]
+        return spans, records
+
+    def replace_requests(self, sources: Collection[str], requests: Sequence[Request]) -> None:
+        """Drop every request made of any of ``sources`` and insert ``requests`` with all that belongs to them."""
+        table, good, bad = good_and_bad(requests, derived_rows.requests_table)
+        with self._connection.transaction() as con:
+            _drop_requests(con, sources, good)
+            if good:
+                con.register("new_requests", table)
+                con.execute("INSERT INTO requests BY NAME SELECT * FROM new_requests")
+                con.register("new_sources", derived_rows.sources_table(good))
+                con.execute(
+                    "INSERT INTO request_sources SELECT uid, t0_ns, md5_number_lower(source), source FROM new_sources"
+                )
+            raw_writer.count_rejections(
+                con, [Rejection("request", r.uid, f"the derived request cannot be stored: {why}") for r, why in bad]
+            )
+
+    def sources(self, since_ns: int | None = None) -> list[str]:
+        """All sources with a stamp at or after ``since_ns``, oldest first."""
+        return [str(s) for s in self.query("sources", {"since_ns": since_ns})["source"].to_pylist()]
+
+    def clear_derived(self) -> None:
+        """Empty every derived table; raw tables stay."""
+        with self._connection.transaction() as con:
+            con.execute("DELETE FROM requests")
+            con.execute("DELETE FROM request_sources")
+
+    def query(self, name: str, parameters: Mapping[str, Any]) -> pa.Table:
+        """Run a named query.
+
+        Raises:
+            queries.QueryError: no such query, or parameters that are not exactly its own.
+        """
+        query = queries.load(name)
+        query.check(parameters)
+        with self._connection.reading() as con:
+            # A fresh relation per call: the statement runs inside to_arrow_table, while the cursor is still ours.
+            result: pa.Table = con.sql(query.sql, params=dict(parameters)).to_arrow_table()
+        return result
+
+    def checkpoint(self) -> None:
+        """Move the write-ahead log into the file; a timer does it every minute."""
+        self._connection.checkpoint()
+
+    def close(self) -> None:
+        """Checkpoint and close."""
+        self._connection.close()
+
+
+def _drop_requests(con: duckdb.DuckDBPyConnection, sources: Collection[str], new: Sequence[Request]) -> None:
+    """Delete the requests made of ``sources``: found by source inside a bounded time, deleted by (uid, time)."""
+    stamps = [r.t0_ns for r in new] + [a.start_ns for r in new for a in r.activities] + [r.last_ns for r in new]
+    low, high = (min(stamps) - REPLACED_WITHIN_NS, max(stamps) + REPLACED_WITHIN_NS) if stamps else (None, None)
+    con.register("given_sources", pa.table({"source": pa.array(list(sources), pa.string())}))
+    con.register("given_uids", pa.table({"uid": pa.array([r.uid for r in new], pa.string())}))
+    doomed = con.sql(
+        """
+        SELECT DISTINCT uid, t0_ns
+        FROM request_sources
+        WHERE ($low IS NULL OR t0_ns >= $low) AND ($high IS NULL OR t0_ns <= $high)
+            AND (source_hash IN (SELECT md5_number_lower(source) FROM given_sources)
+                AND source IN (SELECT source FROM given_sources))
+        """,
+        params={"low": low, "high": high},
+    ).to_arrow_table()
+    if not doomed.num_rows:
+        return
+    con.register("doomed", doomed)
+    starts = doomed["t0_ns"].to_pylist()
+    for table in ("requests", "request_sources"):
+        con.execute(
+            f"DELETE FROM {table} WHERE t0_ns BETWEEN $low AND $high AND (uid, t0_ns) IN (FROM doomed)",
+            {"low": min(starts), "high": max(starts)},
+        )
+
+
