@@ -51,4 +51,4 @@ def test_sections(case: dict[str, Any]) -> None:
 def test_the_case_file_has_the_cases_we_know() -> None:
     if not CASES.exists():
         pytest.skip("the case file (shared/cases/cases.jsonl) is not beside this checkout")
-    assert len(cases()) == 18
+    assert len(cases()) == 16
