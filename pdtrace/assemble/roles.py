@@ -52,6 +52,10 @@ def _pair(unknown: list[Envelope], draft: Draft) -> None:
         only = unknown[0]
         only.role = only.role_hint or "aggregated"
         return
+    if not known and _several_answers(unknown):
+        for envelope in unknown:
+            envelope.role = "aggregated"
+        return
     unknown.sort(key=lambda e: (e.start_ns, e.span_id))
     if "prefill" not in known and len(unknown) > 1 and unknown[0].output_tokens == 1:
         unknown[0].role = "prefill"
@@ -64,3 +68,12 @@ def _pair(unknown: list[Envelope], draft: Draft) -> None:
         "role_from_order",
         "no span says which worker was P and which was D; told from their order and from P's single token",
     )
+
+
+def _several_answers(visits: list[Envelope]) -> bool:
+    """n answers, or a list of prompts: visits of one worker that all run at the same time, which P and D never are.
+
+    Time is asked too because engines without a process id of their own may share a name.
+    """
+    together = max(visit.start_ns for visit in visits) < min(visit.end_ns or visit.start_ns + 1 for visit in visits)
+    return together and len({visit.worker for visit in visits}) == 1

@@ -24,6 +24,10 @@ def open_window(draft: Draft) -> None:
         draft.ttft_basis = "engines"
         draft.t0_ns = _first_start(draft)
         reading.warn("no_edge_span", "no front end or router span: the window starts at the first worker's arrival")
+        roles = {item.role for item in (*draft.worker_visits(), *reading.activities)}
+        if "decode" in roles and "prefill" not in roles and not _prompt_on_decode(draft):
+            text = "no span of P has come: the window starts at D's arrival, so what happened before is not in the TTFT"
+            reading.warn("prefill_not_seen", text)
     draft.t1_ns = first_token_ns
     if first_token_ns is not None and first_token_ns < draft.t0_ns:
         reading.warn(
@@ -114,11 +118,15 @@ def tell_mode(draft: Draft) -> None:
         draft.mode = str(stated)
     elif prefill and decode:
         draft.mode = "sequential" if decode[0] >= prefill[1] else "overlapped"
-    elif decode and any(a.stage == "prefill" and a.role == "decode" for a in draft.reading.activities):
+    elif decode and _prompt_on_decode(draft):
         draft.mode = "prefill_on_decode"
         draft.reading.warn("prefill_on_decode", "D computed the prompt itself: no P was used")
     elif not prefill and not decode and _extent(draft, "aggregated"):
         draft.mode = "aggregated"
+
+
+def _prompt_on_decode(draft: Draft) -> bool:
+    return any(a.stage == "prefill" and a.role == "decode" for a in draft.reading.activities)
 
 
 def _extent(draft: Draft, role: str) -> tuple[int, int] | None:

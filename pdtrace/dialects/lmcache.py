@@ -58,6 +58,8 @@ class LmcacheDialect(SpansOnly):
         engines = [span for span in tree.spans if tree.identity(span).part == "worker"]
         if len(sessions) == 1 and len(engines) <= 1:
             out.fact("cached_tokens", _tokens(sessions[0], "hit_tokens"))
+        if sessions and not engines:
+            out.fact("ended_ns", max(span.end_ns for span in sessions) or None)  # the engine let go of the request
 
 
 def _tokens(span: Span, name: str) -> int | None:

@@ -76,11 +76,12 @@ def keys_of_record(record: Record) -> tuple[Key, ...]:
 def read_perf_metrics(record: Record, out: Reading) -> None:
     """Append one entry's stages, edge and order of events to ``out``."""
     body = record.body
+    _read_status(body, out)
     if "perf_metrics" in body:
         _read_worker_entry(body, out)
     else:
         _read_proxy_entry(body, record, out)
-    _read_status(body, out)
+    _read_cache(body, out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,6 +317,10 @@ def _read_status(body: Mapping[str, Value], out: Reading) -> None:
     status = str(body.get("status") or "")
     if any(word in status.lower() for word in ("fail", "error")):
         out.failures.append(Failure("", f"TensorRT-LLM reports status {status!r}"))
+        out.fact("answered", False)  # also when it failed after a first token
+
+
+def _read_cache(body: Mapping[str, Value], out: Reading) -> None:
     for side in ("ctx_perf_metrics", "gen_perf_metrics", "perf_metrics"):
         part = body.get(side)
         metrics = part.get("perf_metrics", part) if isinstance(part, Mapping) else {}

@@ -120,11 +120,12 @@ def _read_names(span: Span, tree: Tree, out: Reading) -> None:
     if not isinstance(raw_id, str):
         return
     request_id = request_id_of_span(raw_id)
-    aliases = out.facts.setdefault("aliases", [])
-    aliases.extend(a for a in dict.fromkeys((request_id, raw_id, callers_id(request_id))) if a and a not in aliases)
     # A router that rewrote the id knows the caller's own: its edge names the request.
     if not (was_rewritten(request_id) and any(tree.identity(s).part == "edge" for s in tree.spans)):
         out.fact("request_id", request_id)
+    aliases = out.facts.setdefault("aliases", [])
+    others = [name for name in (request_id, raw_id, callers_id(request_id)) if name != out.facts.get("request_id")]
+    aliases.extend(name for name in dict.fromkeys(others) if name and name not in aliases)
     out.fact("model", span.attributes.get("gen_ai.response.model") or span.attributes.get("gen_ai.request.model"))
 
 
