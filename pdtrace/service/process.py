@@ -40,6 +40,9 @@ log = logging.getLogger(__name__)
 _DRAIN_S: Final = 30.0
 _LOOK_EVERY_S: Final = 0.5
 
+#: A crash can leave telemetry stored and not derived; it was received at most this long before the newest.
+_UNSETTLED_BACK_NS: Final = 3_600 * 10**9
+
 
 class ServiceFailed(RuntimeError):
     """The service had to stop by itself; the text says why and what to do."""
@@ -91,7 +94,9 @@ def serve(settings: Settings, ready: Callable[[dict[str, str]], None]) -> None:
         backend.metrics = OwnMetrics(counters, inbox, writer).text
 
         backend.waiting_for = "the write-ahead log to be replayed"
+        pipeline.resume(store.query("unsettled", {"back_ns": _UNSETTLED_BACK_NS})["source"].to_pylist())
         replay(wal, inbox, writer)
+        writer.derive()
         writer.start()
 
         intake = Intake(inbox, counters)
