@@ -9,19 +9,21 @@ import streamlit as st
 
 from pdtrace_dashboard import sidebar
 
-st.set_page_config(page_title="pdtrace", page_icon=":material/timeline:", layout="wide")
+st.set_page_config(page_title="pdtrace", layout="wide")
 
+# no page icons: Streamlit makes them the favicon, which the browser would fetch from a font server
 page = st.navigation(
     [
-        st.Page("pages/live.py", title="Live", icon=":material/monitor_heart:", default=True),
-        st.Page("pages/ttft.py", title="TTFT", icon=":material/stacked_bar_chart:"),
-        st.Page("pages/requests.py", title="Requests", icon=":material/list:"),
-        st.Page("pages/request.py", title="Request", icon=":material/timeline:"),
-        st.Page("pages/health.py", title="Health", icon=":material/health_and_safety:"),
+        st.Page("pages/live.py", title="Live", default=True),
+        st.Page("pages/ttft.py", title="TTFT"),
+        st.Page("pages/requests.py", title="Requests"),
+        st.Page("pages/request.py", title="Request"),
+        st.Page("pages/health.py", title="Health"),
     ],
     position="top",
 )
 #: How often the whole script ran in this session; the Live page shows that its refresh does not add to it.
 st.session_state["page_runs"] = st.session_state.get("page_runs", 0) + 1
+st.html("<style>.stMainBlockContainer {padding-top: 4rem; padding-bottom: 3rem}</style>")
 sidebar.show()
 page.run()

@@ -8,12 +8,18 @@ from __future__ import annotations
 import streamlit as st
 
 from pdtrace_dashboard import words
+from pdtrace_dashboard.charts import legend as legend_of_stages
 from pdtrace_dashboard.format import duration, few
 
 
 def headline(sentence: str) -> None:
     """The one sentence on top of a page."""
     st.markdown(f"### {sentence}")
+
+
+def legend() -> None:
+    """The stage colours, in pipeline order."""
+    st.html(legend_of_stages.html())
 
 
 def percentile(name: str, value_ns: float | None, n: int) -> None:

@@ -137,7 +137,7 @@ def health(answer: Row) -> str:
     text = f"{store.get('requests') or 0:,} requests from {ingest['spans']:,} spans; dialects seen: {dialects}"
     text += f"; {ingest['rejected']:,} rejected" if ingest["rejected"] else "; nothing rejected"
     if answer["missing"]:
-        text += f"; {len(answer['missing'])} things are not seen (below)"
+        text += f"; not seen: {len(answer['missing'])} (listed below)"
     return sentence(text)
 
 

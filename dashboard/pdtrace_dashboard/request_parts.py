@@ -10,6 +10,7 @@ from typing import Any
 
 import streamlit as st
 
+from pdtrace.stages import HIDEABLE
 from pdtrace_dashboard import cards, source, words
 from pdtrace_dashboard.charts import lanes
 from pdtrace_dashboard.format import clock_time, duration, exact, known, share
@@ -26,9 +27,8 @@ def facts(row: Row, view: View) -> None:
     """Who, when and how it was joined."""
     columns = st.columns(4)
     columns[0].markdown(
-        f"arrived {clock_time(row['t0_ns'], view.zone)} ({view.zone})  \nmodel {known(row['model'])}  \nrun {known(row['run'])}"
-        if "run" in row
-        else f"arrived {clock_time(row['t0_ns'], view.zone)} ({view.zone})  \nmodel {known(row['model'])}"
+        f"arrived {clock_time(row['t0_ns'], view.zone)} ({view.zone})  \n"
+        f"model {known(row['model'])}  \nrun {known(row.get('run'))}"
     )
     columns[1].markdown(
         f"prefill worker {known(row['prefill_worker'])}  \ndecode worker {known(row['decode_worker'])}  \nattempts {row['attempts']}"
@@ -57,6 +57,7 @@ def timeline(row: Row) -> None:
     cards.section("What was going on, and what was charged", f"{words.CHARGED} {words.STAGES}")
     whole = t1_ns is None or st.toggle("Show the whole request, not only the time to the first token", key="request_whole")
     until_ns = last_ns if whole else max(t1_ns, t0_ns + 1)
+    cards.legend()
     st.altair_chart(
         lanes.timeline(activities, sections, t0_ns=t0_ns, until_ns=until_ns, t1_ns=t1_ns), key="request_timeline"
     )
@@ -128,7 +129,7 @@ def savings(row: Row) -> None:
             {
                 "stage": stage,
                 "exposed": duration(exposed.get(stage, 0)),
-                "hidden": duration(hidden.get(stage, 0)),
+                "hidden": duration(hidden.get(stage, 0)) if stage in HIDEABLE else "hides nothing",
                 "saving if it took no time": duration(saving.get(stage)),
             }
             for stage in stages

@@ -86,7 +86,7 @@ def _widgets() -> tuple[View, list[str]]:
         held = st.session_state[field]
         if held is not None and held not in options:
             options.append(held)  # a link may name a worker that is gone: the filter stays, the page says it is empty
-        chosen[field] = st.selectbox(label, [None, *options], key=field, help=hover, format_func=lambda v: v or "any")
+        chosen[field] = st.selectbox(label, options, index=None, key=field, help=hover, placeholder="any")
     st.selectbox("Time zone", list(zones), key="zone", help="One zone for every table, axis and export.")
     st.button("Clear filters", on_click=_clear)
     if view.range == "run" and not chosen["run"]:

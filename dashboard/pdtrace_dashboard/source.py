@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import os
 from typing import Any, Final
+from urllib.parse import quote
 
+import httpx
 import streamlit as st
 
 from pdtrace.reader.contract import Filters, Reader, Row
+from pdtrace.reader.http import HttpReader, ServiceProblem
 
 DEFAULT_URL: Final = "http://127.0.0.1:4320"
 #: Answers are shared by sessions for this long: a page with five questions and three viewers asks once.
@@ -27,9 +30,7 @@ def url() -> str:
 
 
 def connect(address: str) -> Reader:
-    """A reader over HTTP. Imported here so that charts and tests need no HTTP client."""
-    from pdtrace.reader.http import HttpReader
-
+    """A reader over HTTP; tests put another one here."""
     return HttpReader(address)
 
 
@@ -41,8 +42,8 @@ def _reader(address: str) -> Reader:
 def _ask(question: str, *args: Any, **options: Any) -> Any:
     try:
         return getattr(_reader(url()), question)(*args, **options)
-    except Exception as error:  # whatever the reader or its transport raises, a page shows one designed state
-        raise Unavailable(f"{error}" or type(error).__name__) from error
+    except ServiceProblem as error:
+        raise Unavailable(str(error)) from error
 
 
 @st.cache_data(ttl=KEEP_S, max_entries=64, show_spinner=False)
@@ -109,10 +110,8 @@ def perfetto(uid: str) -> bytes:
     Raises:
         Unavailable: the service does not answer or has no such request.
     """
-    import httpx
-
     try:
-        answer = httpx.get(f"{url()}/v1/requests/{uid}/perfetto", timeout=30)
+        answer = httpx.get(f"{url()}/v1/requests/{quote(uid, safe='')}/perfetto", timeout=30)
         answer.raise_for_status()
     except httpx.HTTPError as error:
         raise Unavailable(f"no Perfetto trace from {url()}: {error}") from error

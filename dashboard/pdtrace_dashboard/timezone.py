@@ -80,8 +80,10 @@ def label_expression(zone: str, first_ns: int, last_ns: int) -> str:
     pieces = transitions(zone, first_ns, last_ns)
     shift = str(pieces[0][1] * 1000)
     for from_s, offset_s in pieces[1:]:
-        shift = f"(datum.value >= {from_s * 1000} ? {offset_s * 1000} : {shift})"
-    return f"utcFormat(datum.value + {shift}, '%H:%M:%S') == '00:00:00' ? utcFormat(datum.value + {shift}, '%d %b') : utcFormat(datum.value + {shift}, '%H:%M:%S')"
+        shift = f"(toNumber(datum.value) >= {from_s * 1000} ? {offset_s * 1000} : {shift})"
+    wall = f"toNumber(datum.value) + {shift}"  # an axis value is a Date, and Date + number would be text
+    clock = f"utcFormat({wall}, '%H:%M:%S')"
+    return f"{clock} == '00:00:00' ? utcFormat({wall}, '%d %b') : {clock}"
 
 
 def title(zone: str, first_ns: int, last_ns: int) -> str:

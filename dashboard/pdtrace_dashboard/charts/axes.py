@@ -35,14 +35,13 @@ def length_title(what: str, unit: Unit) -> str:
     return f"{what} ({unit.name})"
 
 
-def group_colour(*, legend: bool = True) -> alt.Color:
-    """Colour by headline group; the legend lists all groups in pipeline order."""
-    shown = alt.Legend(title=None, orient="bottom", columns=6, symbolType="square") if legend else None
+def group_colour() -> alt.Color:
+    """Colour by headline group. No legend in the chart: the page shows one line of it, in pipeline order, for all."""
     return alt.Color(
         "group:N",
         scale=alt.Scale(domain=list(ORDER), range=[COLOUR_OF_GROUP[group] for group in ORDER]),
         sort=list(ORDER),
-        legend=shown,
+        legend=None,
     )
 
 

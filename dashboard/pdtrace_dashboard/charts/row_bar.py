@@ -36,13 +36,3 @@ def svg(sections: Mapping[str, int], longest_ns: int) -> str:
 def data_url(sections: Mapping[str, int], longest_ns: int) -> str:
     """The bar as a data URL for an image column."""
     return "data:image/svg+xml;base64," + b64encode(svg(sections, longest_ns).encode()).decode()
-
-
-def legend_html() -> str:
-    """The legend in pipeline order, as a line of HTML for beside the table."""
-    items = []
-    for group, colour in COLOUR_OF_GROUP.items():
-        outline = f"1px dashed {OUTLINE}" if group in UNKNOWN_GROUPS else "none"
-        swatch = f'<span style="display:inline-block;width:.8em;height:.8em;background:{colour};border:{outline}"></span>'
-        items.append(f'<span style="white-space:nowrap;margin-right:1em">{swatch} {group}</span>')
-    return f'<div style="font-size:.85rem">{"".join(items)}</div>'

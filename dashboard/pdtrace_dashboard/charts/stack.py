@@ -19,7 +19,7 @@ Row = dict[str, Any]
 
 
 def over_time(rows: Sequence[Row], *, bucket_s: int, zone: str, what: str = "mean TTFT") -> alt.Chart:
-    """Stacked bars, one a bucket.
+    """Stacked bars, one a bucket. Bottom and top are added here: Vega does not stack bars that have a width in time.
 
     Args:
         rows: bucket (Unix ns of its start), n, sections (stage to mean ns); a bucket without a TTFT has no bar.
@@ -28,29 +28,35 @@ def over_time(rows: Sequence[Row], *, bucket_s: int, zone: str, what: str = "mea
         what: what the height of a bar is, for the axis.
     """
     unit = unit_for(max((sum((row["sections"] or {}).values()) for row in rows), default=0))
-    cells = [
-        {
-            "start": row["bucket"] // 1_000_000,
-            "end": row["bucket"] // 1_000_000 + bucket_s * 1000,
-            **_cell(group, length_ns, unit),
-            "when": clock_time(row["bucket"], zone),
-            "n": row["n"],
-        }
-        for row in rows
-        for group, length_ns in by_group(row["sections"] or {}).items()
-    ]
+    cells = []
+    for row in rows:
+        top = 0.0
+        for group, length_ns in by_group(row["sections"] or {}).items():
+            cell = _cell(group, length_ns, unit)
+            cells.append(
+                {
+                    "start": row["bucket"] // 1_000_000,
+                    "end": row["bucket"] // 1_000_000 + bucket_s * 1000,
+                    "bottom": top,
+                    "top": top + cell["length"],
+                    "when": clock_time(row["bucket"], zone),
+                    "n": row["n"],
+                    **cell,
+                }
+            )
+            top += cell["length"]
     first_ns = min((row["bucket"] for row in rows), default=0)
     last_ns = max((row["bucket"] for row in rows), default=0) + bucket_s * NS_PER_S
-    columns = ["start", "end", "group", "order", "length", "text", "when", "n"]
+    columns = ["start", "end", "bottom", "top", "when", "n", "group", "order", "length", "text"]
     return (
         alt.Chart(pd.DataFrame(cells, columns=columns), height=HEIGHT)
-        .mark_bar(binSpacing=0)
+        .mark_rect(strokeWidth=1)
         .encode(
             x=time_x("start", zone, first_ns, last_ns),
             x2="end:T",
-            y=alt.Y("length:Q", title=length_title(what, unit), stack="zero"),
+            y=alt.Y("bottom:Q", title=length_title(what, unit), scale=alt.Scale(zero=True)),
+            y2="top:Q",
             color=group_colour(),
-            order=alt.Order("order:Q"),
             tooltip=_tooltip("when", "bucket from"),
             **unknown_outline(),
         )
@@ -58,13 +64,12 @@ def over_time(rows: Sequence[Row], *, bucket_s: int, zone: str, what: str = "mea
     )
 
 
-def by_label(rows: Sequence[Row], *, what: str = "mean TTFT", legend: bool = True) -> alt.Chart:
+def by_label(rows: Sequence[Row], *, what: str = "mean TTFT") -> alt.Chart:
     """Horizontal stacked bars, one a label, in the order given.
 
     Args:
         rows: label (text, made unique by the caller), n, sections (stage to mean ns).
         what: what the length of a bar is, for the axis.
-        legend: whether to draw the legend (a neighbour may have it).
     """
     unit = unit_for(max((sum(row["sections"].values()) for row in rows), default=0))
     cells = [
@@ -79,7 +84,7 @@ def by_label(rows: Sequence[Row], *, what: str = "mean TTFT", legend: bool = Tru
         .encode(
             x=alt.X("length:Q", title=length_title(what, unit), stack="zero"),
             y=alt.Y("label:N", title=None, sort=labels, axis=alt.Axis(labelLimit=320)),
-            color=group_colour(legend=legend),
+            color=group_colour(),
             order=alt.Order("order:Q"),
             tooltip=_tooltip("label", "of"),
             **unknown_outline(),

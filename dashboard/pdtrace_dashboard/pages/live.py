@@ -10,6 +10,7 @@ from typing import Final
 
 import streamlit as st
 
+from pdtrace.reader.contract import Row
 from pdtrace_dashboard import cards, headline, sidebar, source, states, words
 from pdtrace_dashboard.charts import counts, series, stack
 from pdtrace_dashboard.format import NS_PER_S, clock_time, duration, known, rate
@@ -19,6 +20,8 @@ REFRESH_S: Final = 2
 #: Window of the live view when the filter bar names none (a run, an absolute range).
 WINDOW_S: Final = 300
 BUCKETS: Final = 60
+#: Rates are told over this much of the newest time.
+RATE_S: Final = 60
 
 
 def show(view: View) -> None:
@@ -33,8 +36,9 @@ def show(view: View) -> None:
         states.nothing(view, filters)
         return
     cards.headline(headline.live(answer, bucket_s))
-    numbers(answer, window_s)
+    # the bucket that is still running would look like a dip
     whole = [row for row in answer["buckets"] if row["bucket"] + bucket_s * NS_PER_S <= answer["now_ns"]]
+    numbers(answer, whole[-max(1, RATE_S // bucket_s) :], bucket_s)
     left, right = st.columns(2)
     with left:
         cards.section(f"Requests per second, {bucket_s} s buckets", f"{words.OFFERED} {words.FINISHED}")
@@ -43,6 +47,7 @@ def show(view: View) -> None:
         cards.section(f"TTFT percentiles, {bucket_s} s buckets", words.PERCENTILE)
         st.altair_chart(series.percentiles(answer["buckets"], zone=view.zone), key="live_percentiles")
     cards.section(f"Where the mean TTFT goes, {bucket_s} s buckets", f"{words.MEAN} {words.STAGES}")
+    cards.legend()
     rows = [{"bucket": r["bucket"], "n": r["first_tokens"], "sections": r["sections"]} for r in answer["buckets"]]
     st.altair_chart(stack.over_time(rows, bucket_s=bucket_s, zone=view.zone), key="live_stack")
     left, right = st.columns(2)
@@ -55,7 +60,7 @@ def show(view: View) -> None:
     oldest(answer, view)
 
 
-def status(answer: dict, view: View) -> None:
+def status(answer: Row, view: View) -> None:
     """Age of the newest data, and the counters by which a test knows that only this fragment ran."""
     st.session_state["live_refreshes"] = st.session_state.get("live_refreshes", 0) + 1
     newest_ns = answer["newest_ns"]
@@ -67,14 +72,15 @@ def status(answer: dict, view: View) -> None:
     )
 
 
-def numbers(answer: dict, window_s: int) -> None:
-    """The row of figures under the headline."""
+def numbers(answer: Row, newest: list[Row], bucket_s: int) -> None:
+    """The row of figures under the headline; rates over the newest whole buckets, percentiles over the window."""
     totals, flight = answer["totals"], answer["in_flight"]
     columns = st.columns(6)
-    with columns[0]:
-        st.metric(f"Offered (n = {totals['offered']:,})", rate(totals["offered"], window_s), help=words.OFFERED)
-    with columns[1]:
-        st.metric(f"Finished (n = {totals['finished']:,})", rate(totals["finished"], window_s), help=words.FINISHED)
+    newest_s = len(newest) * bucket_s
+    for column, name, hover in zip(columns, ("offered", "finished"), (words.OFFERED, words.FINISHED), strict=False):
+        count = sum(row[name] for row in newest)
+        label = f"{name.capitalize()}, {newest_s} s (n = {count:,})"
+        column.metric(label, rate(count, newest_s), help=f"{hover} Over the newest {newest_s} s in whole buckets.")
     for column, name in zip(columns[2:5], ("p50", "p95", "p99"), strict=True):
         with column:
             cards.percentile(name, totals[f"{name}_ns"], totals["requests"])
@@ -83,7 +89,7 @@ def numbers(answer: dict, window_s: int) -> None:
         st.metric(f"In flight ({oldest_text})", f"{flight['count']:,}", help=words.IN_FLIGHT)
 
 
-def oldest(answer: dict, view: View) -> None:
+def oldest(answer: Row, view: View) -> None:
     """The oldest open requests: what to look at when something hangs."""
     rows = answer["in_flight"]["rows"]
     if not rows:

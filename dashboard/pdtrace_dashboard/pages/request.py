@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import streamlit as st
 
+from pdtrace.reader.contract import Row
 from pdtrace_dashboard import cards, headline, request_parts, sidebar, source, states
 from pdtrace_dashboard.format import clock_time, duration
 from pdtrace_dashboard.view import View
@@ -49,7 +50,7 @@ def show(view: View) -> None:
     request_parts.raw(row, view)
 
 
-def one_of(rows: list[dict], any_id: str, view: View) -> dict:
+def one_of(rows: list[Row], any_id: str, view: View) -> Row:
     """Several requests share the id (a reused trace): let the user choose."""
     return st.selectbox(
         f"{len(rows)} requests share the id {any_id}",

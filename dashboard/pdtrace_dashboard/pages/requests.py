@@ -6,12 +6,13 @@ Owns sort, search and paging. A click on a row opens the Request page.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from typing import Any
 
 import streamlit as st
 
 from pdtrace.stages import STAGES
 from pdtrace_dashboard import cards, headline, requests_table, sidebar, source, states, words
-from pdtrace_dashboard.charts import row_bar
 from pdtrace_dashboard.view import View
 
 PAGE_SIZE = 100
@@ -45,7 +46,7 @@ def show(view: View) -> None:
         st.warning("Type at least 4 characters to search.")
         search = ""
     options = {"order_by": order, "descending": largest != "least first", "search": search or None}
-    rows = source.requests(_limited(filters, PAGE_SIZE), offset=(page - 1) * PAGE_SIZE if not search else 0, **options)
+    rows = source.requests(replace(filters, limit=PAGE_SIZE), offset=(page - 1) * PAGE_SIZE if not search else 0, **options)
     if not rows:
         if search:
             cards.headline(f"No request {view.range_text} has an id that is or begins with {search}.")
@@ -55,7 +56,7 @@ def show(view: View) -> None:
         return
     way = "most first" if options["descending"] else "least first"
     cards.headline(headline.requests(len(rows), len(rows) if search else found, f"{ORDERS[order]}, {way}", rows[0]))
-    st.html(row_bar.legend_html())
+    cards.legend()
     chosen = st.dataframe(
         requests_table.table(rows, view.zone),
         key=f"requests_table_{st.session_state.get('requests_opened', 0)}",
@@ -78,20 +79,14 @@ def show(view: View) -> None:
     st.caption("Click a row to open it.")
     st.download_button(
         "Export as CSV",
-        lambda: requests_table.to_csv(source.requests(_limited(filters, EXPORT_ROWS), **options), view.zone),
+        lambda: requests_table.to_csv(source.requests(replace(filters, limit=EXPORT_ROWS), **options), view.zone),
         file_name="pdtrace-requests.csv",
         mime="text/csv",
         help=f"The same filter, order and time zone as the table; at most {EXPORT_ROWS:,} rows.",
     )
 
 
-def _limited(filters, limit):
-    from dataclasses import replace
-
-    return replace(filters, limit=limit)
-
-
-def _clicked(chosen) -> int | None:
+def _clicked(chosen: Any) -> int | None:
     selection = chosen["selection"]
     if selection["rows"]:
         return int(selection["rows"][0])

@@ -47,6 +47,7 @@ def show(view: View) -> None:
     cards.section("All requests beside the slowest 1 %", f"{words.P99_BAND} {words.STAGES}")
     band = {"label": "at or above the p99", "n": total["p99_requests"], "sections": total["p99_sections"] or {}}
     everyone = {"label": "all requests, mean", "n": total["requests"], "sections": total["sections"]}
+    cards.legend()
     st.altair_chart(stack.by_label([everyone, band], what="mean TTFT of the cohort"), key="ttft_band")
     over_time(view, filters)
     for_whom(filters)
@@ -75,7 +76,7 @@ def over_time(view: View, filters: Filters) -> None:
         st.altair_chart(stack.over_time(rows, bucket_s=bucket_s, zone=view.zone), key="ttft_time")
     with right:
         cards.section("p99 band of each bucket", words.P99_BAND)
-        chart = stack.over_time(tail, bucket_s=bucket_s, zone=view.zone, what="mean TTFT at or above the p99")
+        chart = stack.over_time(tail, bucket_s=bucket_s, zone=view.zone, what="p99 band mean")
         st.altair_chart(chart, key="ttft_time_p99")
 
 
