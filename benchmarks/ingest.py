@@ -1,0 +1,115 @@
+"""Spans per CPU-second of the whole path in one process: OTLP bytes to committed, derived requests in DuckDB.
+
+Owns the load: the demo's recordings of Dynamo and vLLM, retold many times. The peers take the same bytes: protobuf's
+parser alone (nothing kept), and the store without derivation. CPU time is the process's, DuckDB's threads included.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from pdtrace.demo.recording import Item, load
+from pdtrace.demo.retell import Retelling
+from pdtrace.demo.sender import trace_requests
+from pdtrace.model import Batch
+from pdtrace.otlp.decode import decode
+from pdtrace.pipeline import Pipeline
+from pdtrace.store.duckdb import DuckDBStore
+
+_RECORDINGS = ("dynamo-sequential", "dynamo-overlapped", "vllm-router")
+_ADD_SPANS = 10_000  # what the service's writer puts into one transaction
+_DERIVE_SPANS = 20_000
+
+
+def bodies(spans: int) -> list[tuple[bytes, int]]:
+    """(export request, its number of spans), about ``spans`` of them, in the order exporters would send them."""
+    recordings = [load(name) for name in _RECORDINGS]
+    out: list[tuple[bytes, int]] = []
+    total = loop = 0
+    while total < spans:
+        recording = recordings[loop % len(recordings)]
+        retelling = Retelling(recording.start_ns, recording.end_ns, loop * 60_000_000_000, f"b{loop:x}")
+        items = [
+            Item(item.ready_ns, item.resource, item.scope, retelling.span(item.message))
+            for item in recording.items
+            if isinstance(item.message, Span)
+        ]
+        for request, count in trace_requests(items):
+            out.append((request.SerializeToString(), count))
+            total += count
+        loop += 1
+    return out
+
+
+def batches(load_: list[tuple[bytes, int]]) -> Iterator[tuple[Batch, int]]:
+    """Decoded batches of about ``_ADD_SPANS`` spans."""
+    joined, size = Batch(), 0
+    for body, count in load_:
+        batch = decode("traces", body, encoding="protobuf", received_ns=time.time_ns(), where="bench")
+        joined.spans += batch.spans
+        joined.rejections += batch.rejections
+        size += count
+        if size >= _ADD_SPANS:
+            yield joined, size
+            joined, size = Batch(), 0
+    if size:
+        yield joined, size
+
+
+def main() -> None:
+    """Print one JSON line."""
+    wanted = int(sys.argv[1]) if len(sys.argv) > 1 else 60_000
+    load_ = bodies(wanted)
+    total = sum(count for _, count in load_)
+    with tempfile.TemporaryDirectory() as folder:
+        store = DuckDBStore(Path(folder) / "bench.duckdb")
+        pipeline = Pipeline(store)
+        requests = undone = 0
+        before = time.process_time()
+        for batch, size in batches(load_):
+            pipeline.add(batch)
+            undone += size
+            if undone >= _DERIVE_SPANS:
+                requests += pipeline.derive(time.time_ns())
+                undone = 0
+        requests += pipeline.derive(time.time_ns())
+        cpu_s = time.process_time() - before
+        store.close()
+
+        raw = DuckDBStore(Path(folder) / "raw.duckdb")
+        before = time.process_time()
+        for batch, _ in batches(load_):
+            raw.add(batch)
+        raw_cpu_s = time.process_time() - before
+        raw.close()
+    before = time.process_time()
+    for body, _ in load_:
+        ExportTraceServiceRequest.FromString(body)
+    parse_cpu_s = time.process_time() - before
+    print(
+        json.dumps(
+            {
+                "benchmark": "decode to committed, derivation included",
+                "value": round(total / cpu_s),
+                "unit": "spans per CPU-second",
+                "wanted": 40_000,
+                "peer": "decode and store alone, nothing derived",
+                "ratio": round(raw_cpu_s / cpu_s, 3),
+                "protobuf_parse_ratio": round(parse_cpu_s / cpu_s, 4),
+                "spans": total,
+                "requests": requests,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
