@@ -59,8 +59,13 @@ def _phase(span: Span) -> Role:
     return cast("Role", phase) if phase in _PHASES else ""
 
 
+def _http_status(span: Span) -> int | None:
+    status = as_int(span.attributes.get("http.response.status_code"))  # the router sends it as a string
+    return status if status is not None and 100 <= status <= 599 else None
+
+
 def _read_edge(span: Span, out: Reading) -> None:
-    http_status = as_int(span.attributes.get("http.response.status_code"))
+    http_status = _http_status(span)
     out.edges.append(
         Edge(
             kind="router",
@@ -74,7 +79,8 @@ def _read_edge(span: Span, out: Reading) -> None:
             end_is_trusted=False,
         )
     )
-    out.fact("request_id", span.attributes.get("request_id"))
+    request_id = span.attributes.get("request_id")
+    out.fact("request_id", request_id if isinstance(request_id, str) else None)
     out.fact("http_status", http_status)
     headers_ns = ms_to_ns(span.attributes.get("latency_ms"))
     if headers_ns is not None and headers_ns >= 0:
@@ -82,7 +88,7 @@ def _read_edge(span: Span, out: Reading) -> None:
         out.ttft_claims.append(
             TtftClaim("router", headers_ns, "time to the response's headers, sent before D has a token: not a TTFT")
         )
-    elif http_status is None and span.end_ns:
+    elif span.end_ns and not {"http.response.status_code", "latency_ms"} & span.attributes.keys():
         # The handler was dropped before it answered: the only cause in the router is that the caller went away.
         out.facts.setdefault("client_cancelled_ns", span.end_ns)
         text = "the router sent neither status nor headers: the caller hung up before an answer"
@@ -92,7 +98,7 @@ def _read_edge(span: Span, out: Reading) -> None:
 def _leg(span: Span) -> Leg:
     attributes = span.attributes
     host, port = attributes.get("server.address"), attributes.get("server.port")
-    http_status = as_int(attributes.get("http.response.status_code"))
+    http_status = _http_status(span)
     failed = span.status == 2 or (http_status is not None and http_status >= 400)
     return Leg(
         role=_phase(span),

@@ -3,6 +3,8 @@
 from collections import defaultdict
 from statistics import median
 
+import pytest
+
 from pdtrace.dialects.vllm import VllmDialect
 from pdtrace.dialects.vllm_router import VllmRouterDialect
 from pdtrace.model import Span
@@ -90,3 +92,14 @@ def test_http_errors_fail_the_leg(read):
     span = Span("1" * 32, "2" * 16, "", "POST /v1/completions", 3, 1, 2, "vllm-router", {}, attributes)
     (leg,) = read(ROUTER, [span]).legs
     assert (leg.failed, leg.error, leg.http_status, leg.worker) == (True, "HTTP 503", 503, "d0")
+
+
+@pytest.mark.parametrize("bad", [True, None, "x", [1], {"a": 1}, -1, float("inf"), 1e300, 2**63])
+def test_values_of_a_wrong_kind_are_unknown_and_never_a_verdict(read, bad):
+    names = ("request_id", "http.response.status_code", "latency_ms")
+    span = Span("1" * 32, "2" * 16, "", "POST /v1/completions", 2, 1, 2, "vllm-router", {}, dict.fromkeys(names, bad))
+    out = read(ROUTER, [span])
+    assert out.edges[0].http_status is None
+    assert "client_cancelled_ns" not in out.facts
+    assert all(claim.ttft_ns >= 0 for claim in out.ttft_claims)
+    assert isinstance(out.facts.get("request_id", ""), str)
