@@ -129,19 +129,24 @@ def worker_of(span: Span) -> str:
 
 
 def as_int(value: object) -> int | None:
-    """Integers as engines send them: int, integral float or decimal string; anything else is None."""
+    """Integers as engines send them: int, integral float or decimal string; anything else is None.
+
+    So is what does not fit 64 bits: no counter, status or id that pdtrace knows is larger, and a store column cannot
+    hold it.
+    """
     if isinstance(value, bool):
         return None
+    number: int | None = None
     if isinstance(value, int):
-        return value
-    if isinstance(value, float):
-        return int(value) if value.is_integer() else None
-    if isinstance(value, str):
+        number = value
+    elif isinstance(value, float):
+        number = int(value) if value.is_integer() else None
+    elif isinstance(value, str):
         try:
-            return int(value)
+            number = int(value)
         except ValueError:
             return None
-    return None
+    return number if number is not None and -(1 << 63) <= number < 1 << 63 else None
 
 
 def as_float(value: object) -> float | None:
@@ -150,18 +155,23 @@ def as_float(value: object) -> float | None:
         return None
     try:
         number = float(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return number if number == number and abs(number) != float("inf") else None
 
 
 def seconds_to_ns(value: object) -> int | None:
-    """A duration in seconds, as integer nanoseconds (rounded); None if it is not a number."""
-    number = as_float(value)
-    return None if number is None else round(number * 1e9)
+    """A duration in seconds, as integer nanoseconds (rounded); None if it is no number or beyond 146 years."""
+    return _duration_ns(value, 1e9)
 
 
 def ms_to_ns(value: object) -> int | None:
-    """A duration in milliseconds, as integer nanoseconds (rounded); None if it is not a number."""
+    """A duration in milliseconds, as integer nanoseconds (rounded); None if it is no number or beyond 146 years."""
+    return _duration_ns(value, 1e6)
+
+
+def _duration_ns(value: object, ns_per_unit: float) -> int | None:
     number = as_float(value)
-    return None if number is None else round(number * 1e6)
+    if number is None or abs(number * ns_per_unit) >= 1 << 62:  # added to a stamp it must stay within 64 bits
+        return None
+    return round(number * ns_per_unit)

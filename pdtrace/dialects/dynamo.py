@@ -92,7 +92,7 @@ def _identify_http(span: Span) -> Identity | None:
     attributes = span.attributes
     if "uri" not in attributes and "request_id" not in attributes:
         return None  # somebody else's span of that name
-    if attributes.get("method") in _PROBE_METHODS:
+    if str(attributes.get("method")) in _PROBE_METHODS:
         return _NOISE
     return Identity(NAME, "edge", _request_keys(span, "x_request_id"), edge="frontend")
 

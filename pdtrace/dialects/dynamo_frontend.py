@@ -24,6 +24,8 @@ _STATUS_OF_ERROR_TYPE: Final = {
 #: How a worker refuses a prompt that can never fit, as it reaches the front end inside a 200 stream.
 _OVER_LONG: Final = "request exceeds worker admission limits"
 _OVERLOADED: Final = 529
+#: ttft_ms is taken by a steady clock and printed with two decimals; the span's stamps are wall-clock time.
+_ROUNDING_NS: Final = 1_000_000
 
 
 def read(mine: Sequence[Span], tree: Tree, out: Reading) -> None:
@@ -93,14 +95,18 @@ def _first_token(span: Span, received: SpanEvent | None, out: Reading) -> int | 
     if ttft_ns is None or ttft_ns < 0:
         out.warn("bad_ttft", f"http-request reports ttft_ms {reported!r}; a number of ms >= 0 would be right")
         return None
+    began_ns = received.time_ns if received is not None and received.time_ns > span.start_ns else span.start_ns
+    first_token_ns = began_ns + ttft_ns
+    if span.end_ns and first_token_ns > span.end_ns + _ROUNDING_NS:
+        late_ms = (first_token_ns - span.end_ns) / 1e6
+        out.warn("bad_ttft", f"http-request reports ttft_ms {reported!r}: {late_ms:.2f} ms after its own end; not used")
+        return None
     measures = "the front end's own count: from the moment it had read the request to the first token it sent"
     out.ttft_claims.append(TtftClaim("frontend", ttft_ns, measures))
-    if received is None:
-        return span.start_ns + ttft_ns
-    lag_ns = received.time_ns - span.start_ns
-    text = "reading and parsing the request, before the front end began to count its TTFT; part of the window"
-    out.evidence.append(Evidence("frontend_ttft_origin", lag_ns, "ns", text, span.span_id))
-    return received.time_ns + ttft_ns
+    if received is not None:
+        text = "reading and parsing the request, before the front end began to count its TTFT; part of the window"
+        out.evidence.append(Evidence("frontend_ttft_origin", began_ns - span.start_ns, "ns", text, span.span_id))
+    return first_token_ns
 
 
 def _tell_order(span: Span, first_token_ns: int, out: Reading) -> None:
@@ -161,19 +167,15 @@ def _tell_error(status: int | None, completed: SpanEvent | None, events: Sequenc
 
 
 def _tell_rejection(events: Sequence[SpanEvent], out: Reading) -> None:
-    """Say whether the prefill had been done when the request was refused: then it was for nothing."""
-    prefills = [leg for leg in out.legs if leg.role == "prefill" and leg.end_ns and not leg.failed]
-    if prefills:
-        spent_ns = sum(leg.end_ns - leg.start_ns for leg in prefills)
-        spent = f"{spent_ns / 1e6:.1f} ms"
-        out.warn(
-            "rejected_after_prefill", f"rejected for want of decode capacity; a finished prefill ({spent}) was wasted"
-        )
-        out.evidence.append(
-            Evidence("wasted_prefill", spent_ns, "ns", "calls to P for a request that was then rejected")
-        )
-    elif any(event.name.startswith("request rejected by prefill worker") for event in events):
+    """Say whether P had finished when the request was refused: D's capacity is asked only after the prefill."""
+    finished = any(leg.role == "prefill" and leg.end_ns and not leg.failed for leg in out.legs)
+    out.fact("prefill_finished", finished)
+    if any(event.name.startswith("request rejected by prefill worker") for event in events):
         out.evidence.append(Evidence("rejected_by", "prefill", "", "no prefill worker had room; nothing was computed"))
+    elif finished:
+        out.evidence.append(
+            Evidence("rejected_by", "decode", "", "no decode worker had room; the prefill was for nothing")
+        )
 
 
 def _cancelled_ns(span: Span, completed: SpanEvent | None, events: Sequence[SpanEvent], out: Reading) -> int:

@@ -70,13 +70,15 @@ _EVIDENCE: Final = (
 
 
 def read(record: Record, out: Reading) -> None:
-    """Append facts, claims and evidence of one record; it makes the edge only where no span made one."""
+    """Append facts, claims and evidence of one record; it makes an edge only for a request that sent no spans."""
     request = _object(record.body, "request")
     out.fact("request_id", record.key)
     _read_facts(request, out)
     _read_numbers(request, out)
     _read_claims(request, out)
-    if not out.edges:
+    if not out.edges:  # else the span of the front end knows better how the request ended
+        _read_answer(request, out)
+    if not (out.edges or out.legs or out.envelopes or out.activities):
         _read_edge(record, request, out)
 
 
@@ -163,12 +165,17 @@ def _read_edge(record: Record, request: dict[str, Any], out: Reading) -> None:
     start_ns = received_ms * 1_000_000
     total_ns = ms_to_ns(request.get("total_time_ms"))
     end_ns = start_ns + total_ns if total_ns is not None and total_ns >= 0 else record.time_ns
-    out.edges.append(Edge("frontend", start_ns, end_ns, f"record:{KIND}", "", record.trace_id, DIALECT))
+    out.edges.append(Edge("frontend", start_ns, end_ns, f"record:{KIND}", record.source, record.trace_id, DIALECT))
     out.warn("no_spans", "only Dynamo's request trace is known of this request: no stages, no first token of the user")
-    if request.get("finish_reason_metadata"):
+
+
+def _read_answer(request: dict[str, Any], out: Reading) -> None:
+    """Only requests with a session id (these carry their model too) carry a finish reason: then its absence tells.
+
+    Without a session, tokens are the best sign of an answer; a client that left halfway looks the same.
+    """
+    if _object(request, "finish_reason_metadata"):
         out.fact("answered", value=True)
     elif request.get("model") is None and (as_int(request.get("output_tokens")) or 0) > 0:
-        # Only requests with a session id carry a finish reason. Without one, tokens are the best sign of an answer;
-        # a client that left halfway looks the same.
         out.fact("answered", value=True)
         out.warn("outcome_from_tokens", "no finish reason was recorded: taken as answered because tokens were sent")

@@ -32,7 +32,7 @@ def test_ttft_counts_from_the_span_if_nothing_better_is_known() -> None:
     assert reading.edges[0].first_token_ns == T0 + round(59.67 * MS)
 
 
-@pytest.mark.parametrize("nonsense", ["-1", "nan", "soon", True])
+@pytest.mark.parametrize("nonsense", ["-1", "nan", "soon", True, "101.5", 2**70, "1e305"])
 def test_a_nonsense_ttft_is_no_first_token(nonsense: object) -> None:
     reading = read(make_http((0, 100), [RECEIVED, SENT], ttft_ms=nonsense))
     assert reading.edges[0].first_token_ns is None
