@@ -13,6 +13,10 @@ from typing import Any, Protocol
 Row = dict[str, Any]
 
 
+class BadQuestion(ValueError):
+    """The question itself is wrong (an unknown dimension, order or range); the text says what would be right."""
+
+
 @dataclass(frozen=True, slots=True)
 class Filters:
     """The filter bar. None = no restriction. Times bound the request's window start (t0)."""

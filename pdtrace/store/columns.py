@@ -1,0 +1,52 @@
+"""Rows to Arrow tables, column by column; rows that no table can hold are told apart, with the reason.
+
+Owns the conversion. Does not know what the rows mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import pyarrow as pa
+
+Item = TypeVar("Item")
+
+#: What building a table may raise on a bad value: out of range, not UTF-8, wrong type, not encodable.
+BAD_VALUE = (pa.ArrowException, OverflowError, ValueError, TypeError, AttributeError)
+
+
+def table_of_rows(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
+    """Rows in the order of ``schema`` as a table. Fields of Arrow's uuid type take hex text."""
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
+    return pa.Table.from_arrays([_array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
+
+
+def good_and_bad(
+    items: Sequence[Item], build: Callable[[Sequence[Item]], pa.Table]
+) -> tuple[pa.Table, list[Item], list[tuple[Item, str]]]:
+    """The table of all items that can be built, those items, and the others with the reason.
+
+    One bad item must not cost its batch: when the whole does not build, every item is tried alone.
+    """
+    try:
+        return build(items), list(items), []
+    except BAD_VALUE:
+        pass
+    good: list[Item] = []
+    bad: list[tuple[Item, str]] = []
+    for item in items:
+        try:
+            build([item])
+        except BAD_VALUE as error:
+            bad.append((item, str(error).splitlines()[0] if str(error) else type(error).__name__))
+        else:
+            good.append(item)
+    return build(good), good, bad
+
+
+def _array(values: Sequence[object], kind: pa.DataType) -> pa.Array:
+    if kind == pa.uuid():
+        stored = pa.array([bytes.fromhex(str(v)) for v in values], pa.binary(16))
+        return pa.ExtensionArray.from_storage(pa.uuid(), stored)
+    return pa.array(values, kind)

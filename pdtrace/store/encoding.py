@@ -1,0 +1,80 @@
+"""Typed JSON: telemetry values as text that reads back exactly, and that SQL's JSON functions can still look into.
+
+Owns the text form. Plain JSON already keeps int (``1``), double (``1.0``), string, bool and null apart. What it has no
+word for becomes an object with one ``$`` key: ``{"$bytes": base64}``, ``{"$double": "NaN"}``, ``{"$int": "..."}`` (beyond
+64 bits). A key of the telemetry's own that starts with ``$`` is written with one ``$`` more. Does not know spans.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from typing import Any
+
+import orjson
+
+from pdtrace.model import Value
+
+
+class CannotEncode(ValueError):
+    """A value that no OTLP attribute can hold; the text says what is wrong."""
+
+
+def dumps(value: Value) -> str:
+    """``value`` as typed JSON text. Raises CannotEncode on what is no telemetry value (e.g. a lone surrogate)."""
+    return _dump(value, 0)
+
+
+def canonical(value: Value) -> str:
+    """The same with sorted keys: equal for equal values, whatever the order of their keys."""
+    return _dump(value, orjson.OPT_SORT_KEYS)
+
+
+def loads(text: str) -> Value:
+    """What ``dumps`` was given."""
+    value = orjson.loads(text)
+    return _untag(value) if '"$' in text else value
+
+
+def _dump(value: Value, option: int) -> str:
+    try:
+        # The fast path writes NaN and infinities as null without a word; bytes and big integers raise.
+        text = orjson.dumps(value, option=option)
+        if b"null" not in text and b'"$' not in text:
+            return text.decode()
+    except TypeError:
+        pass
+    try:
+        return orjson.dumps(_tag(value), option=option).decode()
+    except (TypeError, AttributeError, RecursionError) as error:
+        raise CannotEncode(f"a value cannot be kept: {error}") from None
+
+
+def _tag(value: Value) -> Value:
+    if isinstance(value, bytes):
+        return {"$bytes": base64.b64encode(value).decode()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"$double": "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"}
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        return {"$int": str(value)}
+    if isinstance(value, dict):
+        return {("$" + k if k.startswith("$") else k): _tag(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_tag(v) for v in value]
+    return value
+
+
+def _untag(value: Any) -> Value:
+    if isinstance(value, list):
+        return [_untag(v) for v in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1:
+        ((tag, content),) = value.items()
+        if tag == "$bytes":
+            return base64.b64decode(content)
+        if tag == "$double":
+            return float(content)
+        if tag == "$int":
+            return int(content)
+    return {(k[1:] if k.startswith("$$") else k): _untag(v) for k, v in value.items()}

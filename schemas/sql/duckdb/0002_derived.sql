@@ -1,0 +1,113 @@
+-- Requests and all that belongs to them: a pure function of the raw tables, rebuilt by `pdtrace rederive`.
+-- One row per request, lists nested in it, so that a request is replaced by one DELETE and one INSERT; the views below
+-- give every list as a table of its own. NULL is unknown or absent, never 0. Times are integer Unix nanoseconds.
+
+CREATE TABLE requests (
+    uid VARCHAR NOT NULL,
+    request_id VARCHAR NOT NULL,
+    aliases VARCHAR[] NOT NULL,
+    trace_ids VARCHAR[] NOT NULL,
+    sources VARCHAR[] NOT NULL,
+    dialects VARCHAR[] NOT NULL,
+    model VARCHAR,
+    run VARCHAR,
+    outcome VARCHAR NOT NULL,           -- pdtrace/outcomes.py
+    outcome_text VARCHAR NOT NULL,
+    mode VARCHAR NOT NULL,
+    t0_ns BIGINT NOT NULL,              -- window start, on the request's clock
+    t1_ns BIGINT,                       -- first user-visible token; NULL = there was none
+    end_ns BIGINT,                      -- NULL while open
+    last_ns BIGINT NOT NULL,
+    received_ns BIGINT NOT NULL,        -- 0 for files
+    clock VARCHAR NOT NULL,
+    ttft_ns BIGINT,                     -- NULL without a first token; never 0 for it
+    ttft_basis VARCHAR,
+    prefill_worker VARCHAR,
+    decode_worker VARCHAR,
+    input_tokens BIGINT,
+    output_tokens BIGINT,
+    cached_tokens BIGINT,
+    attempts BIGINT NOT NULL,
+    stitched_by VARCHAR NOT NULL,
+    http_status BIGINT,
+    wasted_ns BIGINT NOT NULL,
+    wasted_gpu_seconds DOUBLE,
+    span_count BIGINT NOT NULL,
+    waiting_in VARCHAR,                 -- the stage charged last, of a request without a first token
+    -- charged time inside the window, per stage; NULL = the stage does not occur; they sum to ttft_ns exactly
+    section_prefill_ns BIGINT,
+    section_recompute_ns BIGINT,
+    section_handoff_ns BIGINT,
+    section_first_token_ns BIGINT,
+    section_prefill_queue_ns BIGINT,
+    section_bootstrap_ns BIGINT,
+    section_prefill_opaque_ns BIGINT,
+    section_decode_queue_ns BIGINT,
+    section_decode_opaque_ns BIGINT,
+    section_router_queue_ns BIGINT,
+    section_route_ns BIGINT,
+    section_ingress_ns BIGINT,
+    section_relay_ns BIGINT,
+    section_egress_ns BIGINT,
+    section_unattributed_ns BIGINT,
+    -- time of the stage's activities inside the window that was charged to another stage
+    hidden_prefill_ns BIGINT,
+    hidden_recompute_ns BIGINT,
+    hidden_handoff_ns BIGINT,
+    hidden_first_token_ns BIGINT,
+    hidden_prefill_queue_ns BIGINT,
+    hidden_bootstrap_ns BIGINT,
+    hidden_decode_queue_ns BIGINT,
+    hidden_router_queue_ns BIGINT,
+    hidden_route_ns BIGINT,
+    -- how much sooner the first token would come without this stage's work; NULL = absent, or in saving_unknown
+    saving_prefill_ns BIGINT,
+    saving_recompute_ns BIGINT,
+    saving_handoff_ns BIGINT,
+    saving_first_token_ns BIGINT,
+    saving_prefill_queue_ns BIGINT,
+    saving_bootstrap_ns BIGINT,
+    saving_prefill_opaque_ns BIGINT,
+    saving_decode_queue_ns BIGINT,
+    saving_decode_opaque_ns BIGINT,
+    saving_router_queue_ns BIGINT,
+    saving_route_ns BIGINT,
+    saving_ingress_ns BIGINT,
+    saving_relay_ns BIGINT,
+    saving_egress_ns BIGINT,
+    saving_unattributed_ns BIGINT,
+    saving_unknown VARCHAR[] NOT NULL,  -- stages that took time and of which no saving can be told
+    sections_to_end VARCHAR,            -- JSON {stage: ns} of a request without a first token; else NULL
+    sections STRUCT(to_end BOOLEAN, stage VARCHAR, start_ns BIGINT, end_ns BIGINT)[] NOT NULL,
+    activities STRUCT(
+        stage VARCHAR, start_ns BIGINT, end_ns BIGINT, worker VARCHAR, "role" VARCHAR, attempt INTEGER, clock VARCHAR,
+        span_id VARCHAR, dialect VARCHAR, rank VARCHAR, chunk VARCHAR, side VARCHAR, failed BOOLEAN, hedge BOOLEAN,
+        gpus INTEGER, detail VARCHAR)[] NOT NULL,
+    ttft_claims STRUCT("name" VARCHAR, ttft_ns BIGINT, measures VARCHAR)[] NOT NULL,
+    evidence STRUCT("name" VARCHAR, "value" VARCHAR, unit VARCHAR, "text" VARCHAR, span_id VARCHAR)[] NOT NULL,
+    warnings STRUCT(code VARCHAR, "text" VARCHAR)[] NOT NULL,
+    offsets STRUCT(clock VARCHAR, reference VARCHAR, low_ns BIGINT, high_ns BIGINT, applied_ns BIGINT)[] NOT NULL,
+    token_times_ns BIGINT[] NOT NULL
+);
+
+CREATE TABLE request_sources (          -- which requests a trace or a record went into
+    uid VARCHAR NOT NULL,
+    t0_ns BIGINT NOT NULL,
+    source_hash UBIGINT NOT NULL,       -- md5_number_lower(source): four times cheaper to scan than the text
+    source VARCHAR NOT NULL
+);
+
+CREATE VIEW sections AS
+    SELECT uid, t0_ns, generate_subscripts(sections, 1) AS position, unnest(sections, recursive := true) FROM requests;
+CREATE VIEW activities AS
+    SELECT uid, t0_ns, generate_subscripts(activities, 1) AS position, unnest(activities, recursive := true) FROM requests;
+CREATE VIEW ttft_claims AS
+    SELECT uid, t0_ns, unnest(ttft_claims, recursive := true) FROM requests;
+CREATE VIEW evidence AS
+    SELECT uid, t0_ns, unnest(evidence, recursive := true) FROM requests;
+CREATE VIEW warnings AS
+    SELECT uid, t0_ns, unnest(warnings, recursive := true) FROM requests;
+CREATE VIEW clock_offsets AS
+    SELECT uid, t0_ns, unnest(offsets, recursive := true) FROM requests;
+CREATE VIEW token_times AS
+    SELECT uid, t0_ns, generate_subscripts(token_times_ns, 1) AS position, unnest(token_times_ns) AS token_ns FROM requests;
