@@ -61,9 +61,9 @@ def finish_reasons(raw: object) -> list[str]:
     """Finish reasons as plain words, from SGLang's JSON text ('["length"]', or objects with a "type") or a list."""
     if isinstance(raw, str):
         try:
-            return finish_reasons(json.loads(raw) if raw[:1] in '["{' else [raw])
+            raw = json.loads(raw) if raw.startswith(("[", "{")) else [raw]
         except ValueError:
-            return [raw]
+            raw = [raw]
     items = list(raw) if isinstance(raw, list) else [raw]
     words = (item.get("type") if isinstance(item, dict) else item for item in items)
     return [str(word) for word in words if word]
