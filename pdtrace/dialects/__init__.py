@@ -5,6 +5,8 @@ Owns the list. Adding an engine is one file and one line here.
 
 from pdtrace.dialects.contract import Dialect
 from pdtrace.dialects.dynamo import DynamoDialect
+from pdtrace.dialects.generic import GenericDialect
+from pdtrace.dialects.llmd import LlmdDialect
 from pdtrace.dialects.lmcache import LmcacheDialect
 from pdtrace.dialects.native import NativeDialect
 from pdtrace.dialects.sglang import SglangDialect
@@ -22,6 +24,8 @@ DIALECTS: tuple[Dialect, ...] = (
     SglangDialect(),
     SmgRouterDialect(),
     TrtllmDialect(),
+    LlmdDialect(),
+    GenericDialect(),  # last: it claims whatever is left
 )
 
 __all__ = ["DIALECTS", "Dialect"]
