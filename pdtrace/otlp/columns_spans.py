@@ -140,7 +140,8 @@ def _events(column: pa.ListArray, leaves: ProtobufLeaves) -> list[list[SpanEvent
     names = _cut(rows.field("name"), leaves, "an event name")
     attributes = attribute_dicts(rows.field("attributes"), leaves)
     # tuple.__new__ is what SpanEvent() ends in; called directly it stays in C for the whole column.
-    events: list[SpanEvent] = list(map(tuple.__new__, repeat(SpanEvent), zip(times.tolist(), names, attributes)))
+    rows_of_events = zip(times.tolist(), names, attributes, strict=True)
+    events: list[SpanEvent] = list(map(tuple.__new__, repeat(SpanEvent), rows_of_events))
     counts = column.value_lengths().to_numpy().tolist()
     if not (times > np.uint64(INT64_MAX)).any():
         return list(slices(events, counts))

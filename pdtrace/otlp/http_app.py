@@ -69,24 +69,22 @@ class OtlpHttpApp:
         if scope["type"] != "http":
             raise RuntimeError(f"OTLP is served over http, not {scope['type']}")
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        signal = PATHS.get(scope["path"])
+        told_signal = PATHS.get(scope["path"], "")
         media_type = headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
-        encoding = _MEDIA_TYPES.get(media_type)
-        answer_encoding: Encoding = encoding or "json"
+        answer_encoding: Encoding = _MEDIA_TYPES.get(media_type, "json")
         extra: tuple[tuple[bytes, bytes], ...] = ()
         try:
-            content_encoding = self._check(scope, headers, signal, media_type)
-            assert signal is not None and encoding is not None  # _check refused otherwise
+            signal, encoding, content_encoding = self._check(scope, headers, media_type)
             body = await self._read(headers, receive)
             http_status = 200
             answer = await asyncio.get_running_loop().run_in_executor(
                 self._threads, self._take, signal, encoding, content_encoding, body
             )
         except _Disconnected:
-            self._intake.counters.add("refused", "http", signal or "", reason="disconnected")
+            self._intake.counters.add("refused", "http", told_signal, reason="disconnected")
             return
         except _Refusal as refusal:
-            self._intake.counters.add("refused", "http", signal or "", reason=refusal.reason)
+            self._intake.counters.add("refused", "http", told_signal, reason=refusal.reason)
             http_status, extra = refusal.http_status, refusal.headers
             answer = status_bytes(refusal.status, answer_encoding)
         except Undecodable as error:
@@ -94,9 +92,9 @@ class OtlpHttpApp:
         except Overloaded as error:
             http_status, extra = 503, ((b"retry-after", str(max(1, math.ceil(error.retry_after_s))).encode()),)
             answer = status_bytes(unavailable(str(error), error.retry_after_s), answer_encoding)
-        except Exception:
+        except Exception:  # noqa: BLE001 - whatever failed, the sender gets an answer
             _log.exception("cannot store an OTLP request")
-            self._intake.counters.add("refused", "http", signal or "", reason="internal")
+            self._intake.counters.add("refused", "http", told_signal, reason="internal")
             http_status, answer = (
                 500,
                 status_bytes(plain(Code.INTERNAL, "pdtrace failed; see its log"), answer_encoding),
@@ -108,8 +106,9 @@ class OtlpHttpApp:
         await send({"type": "http.response.start", "status": http_status, "headers": [*all_headers, *extra]})
         await send({"type": "http.response.body", "body": answer if scope["method"] != "HEAD" else b""})
 
-    def _check(self, scope: Any, headers: dict[bytes, bytes], signal: Signal | None, media_type: str) -> str:
-        """Refuse by path, method, token, type and encoding, in this order; the content encoding, "" for none."""
+    def _check(self, scope: Any, headers: dict[bytes, bytes], media_type: str) -> tuple[Signal, Encoding, str]:
+        """Signal, encoding and content encoding ("" for none); refuses by path, method, token, type, encoding."""
+        signal = PATHS.get(scope["path"])
         if signal is None:
             known = ", ".join(PATHS)
             raise _Refusal(404, plain(Code.NOT_FOUND, f"no such path; OTLP is at {known}"), "not_found")
@@ -122,16 +121,17 @@ class OtlpHttpApp:
             text = "this service needs the header Authorization: Bearer <token>"
             challenge = ((b"www-authenticate", b"Bearer"),)
             raise _Refusal(401, plain(Code.UNAUTHENTICATED, text), "unauthenticated", challenge)
-        if media_type not in _MEDIA_TYPES:
+        encoding = _MEDIA_TYPES.get(media_type)
+        if encoding is None:
             text = f"content type must be application/x-protobuf or application/json, got {media_type[:80] or 'none'}"
             raise _Refusal(415, plain(Code.INVALID_ARGUMENT, text), "content_type")
         content_encoding = headers.get(b"content-encoding", b"").decode("latin-1").strip().lower()
         if content_encoding in ("", "identity"):
-            return ""
+            return signal, encoding, ""
         if content_encoding not in ENCODINGS:
             text = f"content encoding must be one of identity, {', '.join(ENCODINGS)}, got {content_encoding[:80]}"
             raise _Refusal(415, plain(Code.INVALID_ARGUMENT, text), "content_encoding")
-        return content_encoding
+        return signal, encoding, content_encoding
 
     async def _read(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
         length = headers.get(b"content-length", b"0")

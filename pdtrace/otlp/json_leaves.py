@@ -311,9 +311,8 @@ class JsonLeaves:
         return value
 
     def _bytes(self, raw: str) -> bytes:
+        padded = raw.replace("-", "+").replace("_", "/") + "=" * (-len(raw) % 4)  # URL-safe base64 is allowed too
         try:
-            return base64.b64decode(
-                raw + "=" * (-len(raw) % 4), altchars=b"-_" if set(raw) & {"-", "_"} else None, validate=True
-            )
+            return base64.b64decode(padded, validate=True)
         except (binascii.Error, ValueError):
             raise BadField("bytesValue must be base64") from None
