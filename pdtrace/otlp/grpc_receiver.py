@@ -6,9 +6,10 @@ Owns the gRPC server and its status codes. Raw bytes go to Intake, which decodes
 from __future__ import annotations
 
 import hmac
+import logging
 from collections.abc import Callable
 from concurrent import futures
-from typing import Any, Final
+from typing import Final
 
 import grpc
 from google.rpc.code_pb2 import Code
@@ -20,6 +21,7 @@ from pdtrace.otlp.faults import Undecodable
 from pdtrace.otlp.intake import Intake, Overloaded
 from pdtrace.otlp.replies import bad_request, plain, success, unavailable
 
+_log = logging.getLogger(__name__)
 SERVICES: Final[dict[str, Signal]] = {
     "opentelemetry.proto.collector.trace.v1.TraceService": "traces",
     "opentelemetry.proto.collector.logs.v1.LogsService": "logs",
@@ -80,17 +82,21 @@ class GrpcReceiver:
         def export(body: bytes, context: grpc.ServicerContext) -> bytes:
             if self._authorization is not None and not self._is_authorized(context):
                 self._intake.counters.add("refused", "grpc", signal, reason="unauthenticated")
-                _abort(
+                raise _abort(
                     context,
                     plain(Code.UNAUTHENTICATED, "this service needs the metadata authorization: Bearer <token>"),
                 )
             try:
                 return success(signal, "protobuf", self._intake.take(signal, body, "protobuf", "grpc"))
             except Undecodable as error:
-                _abort(context, bad_request(str(error)))
+                refusal = bad_request(str(error))
             except Overloaded as error:
-                _abort(context, unavailable(str(error), error.retry_after_s))
-            raise AssertionError("abort raises")
+                refusal = unavailable(str(error), error.retry_after_s)
+            except Exception:  # noqa: BLE001 - whatever failed, the sender gets an answer without our internals
+                _log.exception("cannot store an OTLP request")
+                self._intake.counters.add("refused", "grpc", signal, reason="internal")
+                refusal = plain(Code.INTERNAL, "pdtrace failed; see its log")
+            raise _abort(context, refusal)
 
         return export
 
@@ -102,5 +108,7 @@ class GrpcReceiver:
         return False
 
 
-def _abort(context: grpc.ServicerContext, status: Status) -> Any:
+def _abort(context: grpc.ServicerContext, status: Status) -> Exception:
+    """End the call with ``status``. grpc raises here already; ``raise`` before the call tells readers so."""
     context.abort_with_status(rpc_status.to_status(status))
+    return RuntimeError("grpc's abort returned")

@@ -70,6 +70,8 @@ def _deflate(data: bytes, limit_bytes: int) -> bytes:
 
 
 def _zstd(data: bytes, limit_bytes: int) -> bytes:
+    if not data:
+        raise Corrupt("the zstd body is empty")
     parts: list[bytes] = []
     try:
         # The streaming reader bounds what comes out but takes a cut frame for its end; the plain object is the reverse.
