@@ -24,8 +24,8 @@ from pdtrace.api.arrow import ARROW, to_arrow, wants_arrow
 from pdtrace.api.encode import JSON, to_json
 from pdtrace.api.endpoints import ENDPOINTS, Endpoint, NotFound
 from pdtrace.api.openapi import document
-from pdtrace.api.parameters import BadParameter, parse
-from pdtrace.reader.contract import Reader
+from pdtrace.api.parameters import parse
+from pdtrace.reader.contract import BadQuestion, Reader
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ def _handler(
             values = parse(endpoint.parameters, request.query_params.multi_items())
             values.update(request.path_params)
             body = await anyio.to_thread.run_sync(partial(_answer, endpoint, reader, values, arrow), limiter=limiter)
-        except BadParameter as problem:
+        except BadQuestion as problem:
             return _error(400, str(problem))
         except NotFound as problem:
             return _error(404, str(problem))

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pdtrace.api.parameters import FILTERS, ORDERS, Parameter, filters
+from pdtrace.api.parameters import FILTERS, Parameter, filters
 from pdtrace.exporters import perfetto
 from pdtrace.reader.contract import Reader
+from pdtrace.reader.local import ORDERS
 
 DEFAULT_LIMIT: Final = 1_000
 MAX_LIMIT: Final = 10_000
@@ -109,9 +110,15 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         "ttft",
         _ttft,
         (
-            Parameter("by", "list", "Dimensions, separated by commas; none = one group over all.", default=()),
+            Parameter(
+                "by",
+                "list",
+                "Dimensions, separated by commas: prefill_worker, decode_worker, link, model, mode, run, outcome, minute, "
+                "bucket:SECONDS; none = one group over all.",
+                default=(),
+            ),
             *FILTERS,
-            Parameter("limit", "integer", "Take at most this many requests.", minimum=1),
+            Parameter("limit", "integer", "At most this many groups.", minimum=1),
         ),
         rows=True,
     ),

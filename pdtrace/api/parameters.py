@@ -11,23 +11,15 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from pdtrace.outcomes import OUTCOMES
-from pdtrace.reader.contract import Filters
-from pdtrace.stages import STAGES
+from pdtrace.reader.contract import BadQuestion, Filters
 
 INT64_MAX: Final = 2**63 - 1
 
 #: Modes of a request (definitions, section 1).
 MODES: Final = ("aggregated", "sequential", "overlapped", "internal", "prefill_on_decode", "unknown")
 
-#: What `ttft` can group by, beside bucket:<seconds>.
-DIMENSIONS: Final = ("prefill_worker", "decode_worker", "link", "model", "mode", "run", "outcome", "minute")
-_BUCKET: Final = re.compile(r"bucket:[1-9][0-9]{0,8}")
 
-#: What `requests` can be ordered by: facts, or the time charged to a stage.
-ORDERS: Final = ("t0", "ttft", "last", "input_tokens", "output_tokens", *STAGES)
-
-
-class BadParameter(ValueError):
+class BadParameter(BadQuestion):
     """A parameter or value that the question does not take; the text says what would be right."""
 
 
@@ -54,22 +46,6 @@ FILTERS: Final[tuple[Parameter, ...]] = (
     Parameter("prefill_worker", "string", "Worker that computed the prompt."),
     Parameter("decode_worker", "string", "Worker that produced the answer."),
 )
-
-
-def check_by(values: Iterable[str]) -> tuple[str, ...]:
-    """Check the dimensions of a grouping.
-
-    Raises:
-        BadParameter: A name that is no dimension, or one that is named twice.
-    """
-    by = tuple(values)
-    for value in by:
-        if value not in DIMENSIONS and not _BUCKET.fullmatch(value):
-            raise BadParameter(f"by: no dimension {value!r}; one or more of {', '.join(DIMENSIONS)}, bucket:SECONDS")
-    names = [value.partition(":")[0] for value in by]
-    if len(set(names)) < len(names):
-        raise BadParameter("by: a dimension is named twice; name each once")
-    return by
 
 
 def parse(known: Iterable[Parameter], given: Iterable[tuple[str, str]]) -> dict[str, Any]:
@@ -121,7 +97,7 @@ def _value(parameter: Parameter, text: str) -> Any:
             raise BadParameter(f"{name}: {text[:40]!r} is no truth value; true or false")
         return text == "true"
     if parameter.kind == "list":
-        return check_by(part for part in text.split(",") if part)
+        return tuple(part for part in text.split(",") if part)
     if parameter.choices and text not in parameter.choices:
         raise BadParameter(f"{name}: {text[:40]!r} is not known; one of {', '.join(parameter.choices)}")
     return text

@@ -16,6 +16,7 @@ from typing import Final
 import click
 
 from pdtrace import __version__
+from pdtrace.reader.contract import BadQuestion
 
 #: Command -> (module that holds it, what `pdtrace --help` says). The module is imported when the command runs.
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
@@ -71,6 +72,9 @@ def run(arguments: list[str]) -> int:
         sys.stdout.flush()
     except click.UsageError as problem:
         problem.show()
+        return 2
+    except BadQuestion as problem:
+        print("pdtrace:", problem, file=sys.stderr)
         return 2
     except click.ClickException as problem:
         return _failed(problem.format_message())

@@ -17,7 +17,7 @@ KEYS: Final = (
 )  # fmt: skip
 
 #: What a row of a list has beyond KEYS; the rest of a request in full belongs to `pdtrace trace` alone.
-FURTHER: Final = ("uid", "run", "t0_ns", "t1_ns", "end_ns", "last_ns", "error")
+FURTHER: Final = ("uid", "run", "t0_ns", "end_ns", "last_ns", "http_status", "error")
 
 
 def contract_row(row: Row) -> Row:

@@ -56,7 +56,7 @@ def _print_request(row: Row) -> None:
     )
     print(f"\nTTFT {duration(row['ttft_ns'])} (basis: {text(row['ttft_basis'])})")
     if first_token_ns is None:
-        print(f"no first token; charged to the end: {stages(row.get('sections_to_end'), most=20)}")
+        print("there was no first token; charged from arrival to the end (or to the last that is known):")
     total = row["ttft_ns"] or 0
     print_table(
         ("section", "from", "charged", "share"),
@@ -67,7 +67,7 @@ def _print_request(row: Row) -> None:
                 duration(to_ns - from_ns),
                 f"{100 * (to_ns - from_ns) / total:.0f} %" if total else "-",
             )
-            for stage, from_ns, to_ns in row["section_list"]
+            for stage, from_ns, to_ns in row["section_list"] or row.get("section_list_to_end") or []
         ],
         right=(1, 2, 3),
     )

@@ -80,12 +80,11 @@ def lane_of(activity: Row) -> str:
 
 def _request_events(row: Row, origin_ns: int, first_process: int) -> list[Event]:
     name = row["request_id"] or row["uid"]
-    sections = [
-        (start, end, stage, {"charged_ns": end - start}) for stage, start, end in row["section_list"] if end > start
-    ]
+    charged = row["section_list"] or row.get("section_list_to_end") or []
+    sections = [(start, end, stage, {"charged_ns": end - start}) for stage, start, end in charged if end > start]
     lanes: dict[str, dict[str, list[tuple[int, int, str, Event]]]] = {lane: {} for lane in LANES}
-    lanes["TTFT sections"]["charged"] = sections
-    last_ns = max([row.get("last_ns") or 0, row.get("end_ns") or 0, row.get("t1_ns") or 0])
+    lanes["TTFT sections"]["to the first token" if row["section_list"] else "to the end, no first token"] = sections
+    last_ns = max(row.get("last_ns") or 0, row.get("end_ns") or 0)
     for activity in row["activities"]:
         start = activity["start_ns"]
         end = activity["end_ns"] or max(last_ns, start)  # an open activity is drawn as far as anything is known
@@ -143,5 +142,4 @@ def _rows_without_overlap(
 
 def _starts(row: Row) -> list[int]:
     starts = [activity["start_ns"] for activity in row["activities"]]
-    starts += [start for _, start, _ in row["section_list"]]
-    return starts or [row["t0_ns"]]
+    return [*starts, row["window"][0]]

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import httpx
 import orjson
 
-from pdtrace.reader.contract import Filters, Row
+from pdtrace.reader.contract import BadQuestion, Filters, Row
 
 #: Rows per request while paging; the API allows at most 10,000.
 PAGE_ROWS: Final = 5_000
@@ -53,7 +53,14 @@ class HttpReader:
         offset: int = 0,
         search: str | None = None,
     ) -> list[Row]:
-        """See Reader. Without a limit, pages until everything is here; a row that moves between pages comes once."""
+        """See Reader. Without a limit, pages until everything is here; a row that moves between pages comes once.
+
+        Raises:
+            BadQuestion: An unknown order, mode or outcome, or a negative offset or limit.
+            ServiceProblem: The service did not answer.
+        """
+        if offset < 0 or (filters.limit is not None and filters.limit < 0):
+            raise BadQuestion("offset and limit cannot be negative; use 0 or more")
         asked = _query(filters) | _given(order_by=order_by, descending=str(descending).lower(), q=search)
         rows: dict[str, Row] = {}
         left = filters.limit
@@ -121,6 +128,8 @@ class HttpReader:
             ) from problem
         if response.status_code == 404 and missing is not None and b'"error"' in response.content:
             return missing
+        if response.status_code == 400:
+            raise BadQuestion(_reason(response))
         if response.status_code != 200:
             raise ServiceProblem(f"{self.url}{path}: {_reason(response)}")
         try:

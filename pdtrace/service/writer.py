@@ -13,9 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+import duckdb
+
 from pdtrace.model import Batch, Rejection
 from pdtrace.service.inbox import Arrival, Inbox
-from pdtrace.store.contract import Added
+from pdtrace.store.contract import Added, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -217,16 +219,17 @@ class Writer:
 
 def is_temporary(problem: Exception) -> bool:
     """Whether the same write may succeed later: the disk is full, memory is short."""
-    return isinstance(problem, OSError | MemoryError) or type(problem).__name__ in (
-        "IOException",
-        "OutOfMemoryException",
-        "TransactionException",
-    )
+    return isinstance(_cause(problem), OSError | MemoryError | duckdb.IOException | duckdb.OutOfMemoryException)
 
 
 def is_fatal(problem: Exception) -> bool:
     """Whether the database has shut itself down; only a new process can open it again."""
-    return type(problem).__name__ in ("FatalException", "InternalException", "ConnectionException")
+    return isinstance(_cause(problem), duckdb.FatalException | duckdb.InternalException | duckdb.ConnectionException)
+
+
+def _cause(problem: Exception) -> BaseException:
+    """What the store's own sentence (StoreError) was made of."""
+    return problem.__cause__ if isinstance(problem, StoreError) and problem.__cause__ else problem
 
 
 def _merged(batches: Sequence[Batch]) -> Batch:

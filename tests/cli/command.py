@@ -17,7 +17,9 @@ def environment(**extra: str) -> dict[str, str]:
     return clean | {"PYTHONPATH": paths} | extra
 
 
-def pdtrace(*arguments: str, stdin: str = "", cwd: Path | None = None, **extra: str) -> subprocess.CompletedProcess[str]:
+def pdtrace(
+    *arguments: str, stdin: str = "", cwd: Path | None = None, **extra: str
+) -> subprocess.CompletedProcess[str]:
     """Run one command to its end."""
     return subprocess.run(
         [sys.executable, "-m", "pdtrace.cli", *arguments],

@@ -1,7 +1,7 @@
 """`pdtrace charge`: the known answers through the command, and what bad lines do.
 
-    front end 0-120, prefill 5-100, transfer 60-110, first step 110-120
-    -> ingress 5, prefill 95, handoff 10 (hidden 40), first_token 10
+front end 0-120, prefill 5-100, transfer 60-110, first step 110-120
+-> ingress 5, prefill 95, handoff 10 (hidden 40), first_token 10
 """
 
 from __future__ import annotations

@@ -41,8 +41,7 @@ def request() -> dict[str, Any]:
     return {
         "uid": "u1",
         "request_id": "r1",
-        "t0_ns": T0,
-        "t1_ns": T0 + 120 * MS,
+        "window": [T0, T0 + 120 * MS],
         "end_ns": T0 + 900 * MS,
         "last_ns": T0 + 900 * MS,
         "section_list": [

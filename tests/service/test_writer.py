@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+import duckdb
 import pytest
 
 from pdtrace.model import Batch, Rejection, Span
@@ -11,11 +12,18 @@ from pdtrace.otlp.intake import Overloaded
 from pdtrace.service import writer as writer_module
 from pdtrace.service.inbox import Inbox
 from pdtrace.service.writer import Writer
-from pdtrace.store.contract import Added
+from pdtrace.store.contract import Added, StoreError
 
 
 def span(number: int) -> Span:
     return Span("1" * 32, f"{number:016x}", "", "s", 1, 1, 2, "", {}, {})
+
+
+def full_disk() -> StoreError:
+    """The store's sentence for a full disk, as it raises it."""
+    problem = StoreError("cannot write to x.duckdb: No space left on device")
+    problem.__cause__ = duckdb.IOException("No space left on device")
+    return problem
 
 
 class FakeLog:
@@ -167,7 +175,7 @@ def test_a_full_disk_is_waited_for(log: FakeLog, pipeline: FakePipeline, monkeyp
     monkeypatch.setattr(writer_module, "RETRY_EVERY_S", 0.001)
     inbox, writer = make(log, pipeline)
     send(inbox, 1)
-    pipeline.failures = [OSError(28, "No space left on device")] * 3
+    pipeline.failures = [OSError(28, "No space left on device"), full_disk(), full_disk()]
     writer.write_waiting()
     assert pipeline.transactions == [1]
     assert writer.counts.store_failures == 3
@@ -204,15 +212,12 @@ def test_a_failing_derivation_is_counted_told_once_and_ingest_goes_on(
 
 
 def test_a_database_that_shut_itself_down_ends_the_writer(log: FakeLog, pipeline: FakePipeline) -> None:
-    class FatalException(Exception):
-        pass
-
     inbox, writer = make(log, pipeline)
-    pipeline.failures = [FatalException("database has been invalidated")]
+    pipeline.failures = [duckdb.FatalException("database has been invalidated")]
     send(inbox, 1)
     writer.start()
     assert writer.drain(30)
-    assert isinstance(writer.fatal, FatalException)
+    assert isinstance(writer.fatal, duckdb.FatalException)
     assert len(log.kept) == 1, "the next start replays it"
 
 
