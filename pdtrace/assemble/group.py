@@ -85,7 +85,27 @@ def _units_by_parent(spans: Sequence[Span], identities: dict[SpanKey, Identity])
     members: dict[SpanKey, list[Span]] = defaultdict(list)
     for span in spans:
         members[anchor[span.key].key].append(span)
-    return [_unit(by_key[key], inside, by_key, identities) for key, inside in members.items()]
+    units = {key: _unit(by_key[key], inside, by_key, identities) for key, inside in members.items()}
+    _join_callers(units, by_key, anchor, identities)
+    return list(units.values())
+
+
+def _join_callers(
+    units: dict[SpanKey, _Unit],
+    by_key: dict[SpanKey, Span],
+    anchor: dict[SpanKey, Span],
+    identities: dict[SpanKey, Identity],
+) -> None:
+    """A call with exactly one edge below it is that request as its caller saw it (an agent's HTTP client span)."""
+    called: dict[SpanKey, list[_Unit]] = defaultdict(list)
+    for unit in units.values():
+        if unit.edge is not None and unit.edge.parent_id:
+            parent = by_key.get((unit.edge.trace_id, unit.edge.parent_id))
+            if parent is not None and identities[anchor[parent.key].key].part == "leg":
+                called[anchor[parent.key].key].append(unit)
+    for key, below in called.items():
+        if len(below) == 1:
+            _merge(below[0], units[key], "parent")
 
 
 def _find_anchor(

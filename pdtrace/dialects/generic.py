@@ -68,11 +68,19 @@ class GenericDialect(SpansOnly):
         """Edges and legs where the tree says they are ones."""
         for span in mine:
             identity = tree.identity(span)
-            above = {tree.identity(ancestor).part for ancestor in tree.ancestors(span)}
-            if identity.part == "edge" and "leg" not in above and not _is_repeated(span, identity.edge, tree):
+            above = [tree.identity(ancestor).part for ancestor in tree.ancestors(span)]
+            if identity.part == "edge" and not _is_called(above) and not _is_repeated(span, identity.edge, tree):
                 _read_edge(span, identity.edge, out)
-            elif identity.part == "leg" and not above & {"leg", "worker"}:
-                _read_leg(span, out)
+            elif identity.part == "leg" and not {"leg", "worker"} & set(above):
+                if "edge" not in above and any(tree.identity(below).part == "edge" for below in tree.children(span)):
+                    _read_edge(span, "client", out)  # the caller's own side of the request, not a call to a worker
+                else:
+                    _read_leg(span, out)
+
+
+def _is_called(above: Sequence[str]) -> bool:
+    """A server below a call that is itself part of a request is a worker's HTTP layer, not a request of its own."""
+    return "leg" in above and "edge" in above[above.index("leg") :]
 
 
 def _path(span: Span) -> str:

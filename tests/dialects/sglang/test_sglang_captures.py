@@ -1,6 +1,7 @@
 """SGLang 0.5.23 and 0.5.5 as captured: counts, transfers, first tokens and outcomes against what the client saw."""
 
 from collections import Counter
+from itertools import pairwise
 from statistics import median
 
 from pdtrace.assemble import derive
@@ -32,7 +33,7 @@ def test_sections_tile_every_window(capture):
         for request in derive(capture(name)):
             sections = request.sections or request.sections_to_end
             assert sections[0].start_ns == request.t0_ns
-            assert all(a.end_ns == b.start_ns for a, b in zip(sections, sections[1:], strict=False))
+            assert all(a.end_ns == b.start_ns for a, b in pairwise(sections))
             if request.ttft_ns is not None:
                 assert sum(request.section_totals().values()) == request.ttft_ns
 
