@@ -82,11 +82,15 @@ def _decode_protobuf(
 ) -> Batch:
     leaves = ProtobufLeaves(faults, _text_limit(signal, limits), limits.depth)
     if signal == "traces" and (len(body) >= _WORTH_ARROW_BYTES if vectorised is None else vectorised):
+        # upb has the last word on what is protobuf. ptars lets pass what no OTLP sender writes (unbalanced groups), so a
+        # body in which it finds nothing at all is read again.
+        latest_ns = latest_start(received_ns, limits)
         try:
-            spans = column_spans(body, leaves, received_ns=received_ns, latest_ns=latest_start(received_ns, limits))
-            return Batch(spans=spans)
+            spans = column_spans(body, leaves, received_ns=received_ns, latest_ns=latest_ns)
+            if spans or faults.rejections():
+                return Batch(spans=spans)
         except Undecodable:
-            pass  # upb has the last word on what is protobuf: the two parsers differ in rare corners
+            pass
     request = STRICT_REQUEST[signal]()
     try:
         request.ParseFromString(body)
