@@ -73,15 +73,22 @@ def main() -> None:
         store = DuckDBStore(Path(folder) / "bench.duckdb")
         pipeline = Pipeline(store)
         requests = undone = 0
+        adding_s = deriving_s = 0.0
         before = time.process_time()
         for batch, size in batches(load_):
+            decoded = time.process_time()
             pipeline.add(batch)
+            added = time.process_time()
+            adding_s += added - decoded
             undone += size
             if undone >= _DERIVE_SPANS:
                 requests += pipeline.derive(time.time_ns())
                 undone = 0
+                deriving_s += time.process_time() - added
+        last = time.process_time()
         requests += pipeline.derive(time.time_ns())
         cpu_s = time.process_time() - before
+        deriving_s += time.process_time() - last
         store.close()
 
         raw = DuckDBStore(Path(folder) / "raw.duckdb")
@@ -104,6 +111,11 @@ def main() -> None:
                 "peer": "decode and store alone, nothing derived",
                 "ratio": round(raw_cpu_s / cpu_s, 3),
                 "protobuf_parse_ratio": round(parse_cpu_s / cpu_s, 4),
+                "us_per_span": {
+                    "decode": round((cpu_s - adding_s - deriving_s) / total * 1e6, 1),
+                    "identify and store raw": round(adding_s / total * 1e6, 1),
+                    "derive and replace": round(deriving_s / total * 1e6, 1),
+                },
                 "spans": total,
                 "requests": requests,
             }
