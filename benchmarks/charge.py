@@ -5,6 +5,7 @@ Owns the synthetic requests (eight overlapping activities each) and the peer. Fa
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 
@@ -43,7 +44,7 @@ def plain_totals(t0: int, t1: int, activities: list[tuple[int, int, int]]) -> di
     bounds = sorted({t0, t1, *(min(max(at, t0), t1) for _, start, end in activities for at in (start, end))})
     container = CODE_OF_STAGE["container"]
     pieces = []
-    for low, high in zip(bounds, bounds[1:], strict=False):
+    for low, high in itertools.pairwise(bounds):
         running = [stage for stage, start, end in activities if start <= low < end]
         pieces.append((min(running, default=len(STAGES) - 1), high - low))
     fine = [at for at, (stage, _) in enumerate(pieces) if stage < container]
@@ -70,9 +71,7 @@ def main() -> None:
     rows = list(zip(activities.stage.tolist(), activities.start_ns.tolist(), activities.end_ns.tolist(), strict=True))
     windows = list(zip(t0[:_PEER_REQUESTS].tolist(), t1[:_PEER_REQUESTS].tolist(), strict=True))
     before = time.process_time()
-    plain = [
-        plain_totals(low, high, rows[at * _WIDTH : (at + 1) * _WIDTH]) for at, (low, high) in enumerate(windows)
-    ]
+    plain = [plain_totals(low, high, rows[at * _WIDTH : (at + 1) * _WIDTH]) for at, (low, high) in enumerate(windows)]
     peer = _PEER_REQUESTS / (time.process_time() - before)
     for at, totals in enumerate(plain):
         exposed = {STAGES[code]: int(ns) for code, ns in enumerate(charged.exposed_ns[at]) if ns}
