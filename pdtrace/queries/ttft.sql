@@ -15,7 +15,7 @@
 --   p99_requests, p99_mean_ns, p99_section_<stage>_ns   the same over the requests at or above the group's p99: the
 --                             "p99 decomposition". Percentiles of stages are never stacked: they do not add up.
 -- Units: ns.
-WITH chosen AS (
+WITH chosen AS NOT MATERIALIZED (  -- reading the table twice is cheaper than keeping its rows
     SELECT
         struct_pack(
             prefill_worker := CASE WHEN $by_prefill_worker THEN prefill_worker END,

@@ -97,7 +97,9 @@ class LocalReader:
         from_ns = to_ns - window_s * _NS_PER_S if filters.since_ns is None else filters.since_ns
         from_ns -= from_ns % bucket_ns
         if to_ns - from_ns > MAX_BUCKETS * bucket_ns:
-            raise BadQuestion(f"that makes more than {MAX_BUCKETS} buckets; choose a longer bucket_s or a shorter window")
+            raise BadQuestion(
+                f"that makes more than {MAX_BUCKETS} buckets; choose a longer bucket_s or a shorter window"
+            )
         where = _where(filters)
         window = where | {"since_ns": from_ns, "until_ns": to_ns}
         within = {key: value for key, value in where.items() if key not in ("since_ns", "until_ns")}

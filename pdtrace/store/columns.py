@@ -6,7 +6,7 @@ Owns the conversion. Does not know what the rows mean.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -16,7 +16,7 @@ Item = TypeVar("Item")
 BAD_VALUE = (pa.ArrowException, OverflowError, ValueError, TypeError, AttributeError)
 
 
-def table_of_rows(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
+def table_of_rows(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
     """Rows in the order of ``schema`` as a table. Fields of Arrow's uuid type take hex text."""
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
     return pa.Table.from_arrays([_array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
@@ -39,14 +39,26 @@ def good_and_bad(
         try:
             build([item])
         except BAD_VALUE as error:
-            bad.append((item, str(error).splitlines()[0] if str(error) else type(error).__name__))
+            bad.append((item, first_line(error)))
         else:
             good.append(item)
     return build(good), good, bad
 
 
-def _array(values: Sequence[object], kind: pa.DataType) -> pa.Array:
-    if kind == pa.uuid():
-        stored = pa.array([bytes.fromhex(str(v)) for v in values], pa.binary(16))
-        return pa.ExtensionArray.from_storage(pa.uuid(), stored)
-    return pa.array(values, kind)
+def first_line(error: BaseException) -> str:
+    """What an exception says, on one line."""
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    return _uuids(values) if kind == pa.uuid() else pa.array(values, kind)
+
+
+def _uuids(values: Sequence[str]) -> pa.Array:
+    """32 hex digits each, as Arrow's uuid type; one conversion for the whole column."""
+    wrong = next((v for v in values if len(v) != 32), None)
+    raw = bytes.fromhex("".join(values)) if wrong is None else b""
+    if wrong is not None or len(raw) != 16 * len(values):
+        raise ValueError(f"a trace id is 32 hex digits, not {wrong!r}")
+    stored = pa.Array.from_buffers(pa.binary(16), len(values), [None, pa.py_buffer(raw)])
+    return pa.ExtensionArray.from_storage(pa.uuid(), stored)

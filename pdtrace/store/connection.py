@@ -6,7 +6,6 @@ Owns connections and locks. Does not know the tables.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import duckdb
 
+from pdtrace.store.columns import first_line
 from pdtrace.store.contract import StoreError
 
 CHECKPOINT_EVERY_S = 60.0
@@ -62,7 +62,7 @@ class Connection:
                 except duckdb.Error:
                     _log.debug("nothing to roll back")  # BEGIN or COMMIT itself failed and ended the transaction
                 if isinstance(error, duckdb.IOException | duckdb.OutOfMemoryException | duckdb.FatalException):
-                    raise StoreError(f"cannot write to {self.path}: {_first_line(error)}") from error
+                    raise StoreError(f"cannot write to {self.path}: {first_line(error)}") from error
                 raise
 
     @contextmanager
@@ -103,13 +103,13 @@ class Connection:
                 self._writer.execute("CHECKPOINT")
                 self._dirty = False
             except duckdb.Error as error:
-                _log.info("checkpoint of %s put off: %s", self.path, _first_line(error))
+                _log.info("checkpoint of %s put off: %s", self.path, first_line(error))
 
     def bytes_on_disk(self) -> int | None:
         """File and write-ahead log together; None in memory."""
         if self.path == MEMORY:
             return None
-        return sum(os.path.getsize(p) for p in (self.path, self.path + ".wal") if os.path.exists(p))
+        return sum(p.stat().st_size for p in (Path(self.path), Path(self.path + ".wal")) if p.exists())
 
     def _checkpoint_now_and_then(self) -> None:
         while not self._closed.wait(CHECKPOINT_EVERY_S):
@@ -118,10 +118,10 @@ class Connection:
 
 def _open(path: str, *, read_only: bool) -> duckdb.DuckDBPyConnection:
     if path != MEMORY:
-        if read_only and not os.path.exists(path):
+        if read_only and not Path(path).exists():
             raise StoreError(f"{path} does not exist; `pdtrace ingest PATH --db {path}` makes it")
-        folder = os.path.dirname(os.path.abspath(path))
-        if not os.path.isdir(folder):
+        folder = Path(path).resolve().parent
+        if not folder.is_dir():
             raise StoreError(f"{folder} is not a folder; make it or choose another --db")
     try:
         con = duckdb.connect(path, read_only=read_only, config={"checkpoint_threshold": "1GB"})
@@ -131,13 +131,9 @@ def _open(path: str, *, read_only: bool) -> duckdb.DuckDBPyConnection:
             raise StoreError(
                 f"{path} is held by a running pdtrace (or another program); ask that one: use --url instead of --db"
             ) from None
-        raise StoreError(f"{path} cannot be opened as a pdtrace store: {_first_line(error)}") from None
+        raise StoreError(f"{path} cannot be opened as a pdtrace store: {first_line(error)}") from None
     except duckdb.Error as error:
-        raise StoreError(f"{path} cannot be opened as a pdtrace store: {_first_line(error)}") from None
+        raise StoreError(f"{path} cannot be opened as a pdtrace store: {first_line(error)}") from None
     # Query text may never pick up Python variables that happen to have a table's name.
     con.execute("SET python_enable_replacements = false")
     return con
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

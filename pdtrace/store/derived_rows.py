@@ -113,7 +113,9 @@ def sources_table(requests: Sequence[Request]) -> pa.Table:
     """One row per (request, source), as ``request_sources`` without the hash."""
     rows = [(r.uid, r.t0_ns, source) for r in requests for source in dict.fromkeys(r.sources)]
     uids, starts, sources = zip(*rows, strict=True) if rows else ((), (), ())
-    return pa.table([pa.array(uids, _text), pa.array(starts, _int), pa.array(sources, _text)], ["uid", "t0_ns", "source"])
+    return pa.table(
+        [pa.array(uids, _text), pa.array(starts, _int), pa.array(sources, _text)], ["uid", "t0_ns", "source"]
+    )
 
 
 def _activities(requests: Sequence[Request]) -> pa.ListArray:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from pdtrace import queries
 from pdtrace.model import Batch, Record, Rejection, Request, Span
-from pdtrace.store import derived_rows, raw_rows, raw_writer
+from pdtrace.store import derived_rows, raw_rows, raw_writer, source_keys
 from pdtrace.store.columns import good_and_bad
 from pdtrace.store.connection import Connection
 from pdtrace.store.contract import Added, KeyRow
@@ -59,74 +59,54 @@ class DuckDBStore:
         """Store raw telemetry and join keys; see the contract. What no column can hold becomes a rejection."""
         rejections = list(batch.rejections)
         resources = raw_rows.Resources()
-        spans = raw_writer.keepable(
+        spans = raw_writer.make(
             batch.spans, lambda s: raw_rows.span_row(s, resources.id_of(s.resource)), raw_rows.SPAN, "span", rejections
         )
-        records = raw_writer.keepable(batch.records, raw_rows.record_row, raw_rows.RECORD, "record", rejections)
-        logs = raw_writer.keepable(
+        records = raw_writer.make(batch.records, raw_rows.record_row, raw_rows.RECORD, "record", rejections)
+        logs = raw_writer.make(
             batch.logs, lambda g: raw_rows.log_row(g, resources.id_of(g.resource)), raw_rows.LOG, "log", rejections
         )
-        points = raw_writer.keepable(
-            batch.points, lambda p: raw_rows.point_row(p, resources.id_of(p.resource)), raw_rows.POINT, "point", rejections
+        points = raw_writer.make(
+            batch.points,
+            lambda p: raw_rows.point_row(p, resources.id_of(p.resource)),
+            raw_rows.POINT,
+            "point",
+            rejections,
         )
         new_resources = {i: text for i, text in resources.texts.items() if i not in self._resource_ids}
         with self._connection.transaction() as con:
             raw_writer.insert_resources(con, new_resources)
-            sorted_spans = sort_out(spans, lambda: raw_writer.stored_spans(con, spans), SPAN_IDENTITY)
-            raw_writer.replace_spans(con, sorted_spans)
-            sorted_records = sort_out(records, lambda: raw_writer.stored_records(con, records), RECORD_IDENTITY)
-            raw_writer.replace_records(con, sorted_records)
-            raw_writer.count_repeats(con, "span", sorted_spans.duplicates, sorted_spans.conflicts)
-            raw_writer.count_repeats(con, "record", sorted_records.duplicates, sorted_records.conflicts)
-            raw_writer.count_repeats(con, "log", raw_writer.insert_new(con, "logs", raw_rows.LOG, logs), 0)
-            raw_writer.count_repeats(con, "point", raw_writer.insert_new(con, "points", raw_rows.POINT, points), 0)
-            raw_writer.insert_keys(con, keys)
+            kept_spans = sort_out(spans.rows, lambda: raw_writer.stored_spans(con, spans), SPAN_IDENTITY)
+            raw_writer.replace_spans(con, spans, kept_spans)
+            kept_records = sort_out(records.rows, lambda: raw_writer.stored_records(con, records), RECORD_IDENTITY)
+            raw_writer.replace_records(con, records, kept_records)
+            raw_writer.count_repeats(con, "span", kept_spans.duplicates, kept_spans.conflicts)
+            raw_writer.count_repeats(con, "record", kept_records.duplicates, kept_records.conflicts)
+            raw_writer.count_repeats(con, "log", raw_writer.insert_new(con, "logs", logs), 0)
+            raw_writer.count_repeats(con, "point", raw_writer.insert_new(con, "points", points), 0)
+            source_keys.insert_keys(con, keys)
             raw_writer.count_rejections(con, rejections)
         self._resource_ids.update(new_resources)
         return Added(
-            spans=[span for _, span in sorted_spans.keep.values()],
-            records=[record for _, record in sorted_records.keep.values()],
-            duplicates=sorted_spans.duplicates + sorted_records.duplicates,
-            conflicts=sorted_spans.conflicts + sorted_records.conflicts,
+            spans=[spans.items[i] for i in kept_spans.keep],
+            records=[records.items[i] for i in kept_records.keep],
+            duplicates=kept_spans.duplicates + kept_records.duplicates,
+            conflicts=kept_spans.conflicts + kept_records.conflicts,
         )
 
     def sources_sharing(self, keys: Sequence[KeyRow], window_ns: int) -> set[str]:
         """Sources that hold an equal key within ``window_ns`` of the given rows' times."""
         if not keys:
             return set()
-        asked = [dict(k._asdict(), start_ns=k.start_ns - window_ns, end_ns=k.end_ns + window_ns) for k in keys]
         with self._connection.reading() as con:
-            rows = con.execute(
-                """
-                SELECT DISTINCT there.source
-                FROM source_keys AS there
-                JOIN (SELECT unnest($asked::STRUCT(
-                    source VARCHAR, kind VARCHAR, scope VARCHAR, value VARCHAR, start_ns BIGINT, end_ns BIGINT)[],
-                    recursive := true)) AS asked USING (kind, scope, value)
-                WHERE there.start_ns <= $high AND there.end_ns >= $low  -- prunes row groups
-                    AND there.start_ns <= asked.end_ns AND there.end_ns >= asked.start_ns
-                """,
-                {
-                    "asked": asked,
-                    "low": min(a["start_ns"] for a in asked),
-                    "high": max(a["end_ns"] for a in asked),
-                },
-            ).fetchall()
-        return {row[0] for row in rows}
+            return source_keys.sources_sharing(con, keys, window_ns)
 
     def runs(self, sources: Collection[str]) -> dict[str, str]:
-        """Run labels given at ingest; of several labels of one source the first by name."""
+        """Source -> run label given at ingest; sources without one are absent."""
+        if not sources:
+            return {}
         with self._connection.reading() as con:
-            rows = con.execute(
-                """
-                SELECT source, min(value)
-                FROM source_keys
-                WHERE kind = 'run' AND source IN (SELECT unnest($sources::VARCHAR[]))
-                GROUP BY source
-                """,
-                {"sources": list(sources)},
-            ).fetchall()
-        return {source: run for source, run in rows}
+            return source_keys.runs(con, sources)
 
     def load(self, sources: Collection[str]) -> tuple[list[Span], list[Record]]:
         """Raw spans (by start) and records (by time) of the given sources, as they came."""
@@ -142,7 +122,7 @@ class DuckDBStore:
                     "SELECT resource_id, resource FROM resources WHERE resource_id IN (SELECT unnest($ids::UBIGINT[]))",
                     {"ids": ids},
                 ).fetchall()
-                resources = {i: loads(text) for i, text in texts}
+                resources = {row[0]: loads(row[1]) for row in texts}
                 spans = [raw_rows.span_of_row(row, resources[row[8]]) for row in rows]
             if record_sources:
                 found = con.execute(raw_writer.RECORDS_OF_SOURCES, {"sources": record_sources}).fetchall()
@@ -219,8 +199,6 @@ def _drop_requests(con: duckdb.DuckDBPyConnection, sources: Collection[str], new
     starts = doomed["t0_ns"].to_pylist()
     for table in ("requests", "request_sources"):
         con.execute(
-            f"DELETE FROM {table} WHERE t0_ns BETWEEN $low AND $high AND (uid, t0_ns) IN (FROM doomed)",
+            f"DELETE FROM {table} WHERE t0_ns BETWEEN $low AND $high AND (uid, t0_ns) IN (FROM doomed)",  # noqa: S608 - two constants
             {"low": min(starts), "high": max(starts)},
         )
-
-

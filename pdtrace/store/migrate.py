@@ -46,7 +46,9 @@ def migrate(con: duckdb.DuckDBPyConnection, *, read_only: bool) -> None:
     steps = migrations()
     newest = steps[-1][0]
     if version > newest:
-        raise StoreError(f"a newer pdtrace wrote this store (schema {version}, this one knows {newest}); upgrade pdtrace")
+        raise StoreError(
+            f"a newer pdtrace wrote this store (schema {version}, this one knows {newest}); upgrade pdtrace"
+        )
     if version == newest:
         return
     if read_only:

@@ -1,26 +1,27 @@
-"""The statements that write raw tables, and those that look rows of the same identity up.
+"""The statements that write raw telemetry, and those that look rows of the same identity up.
 
-Owns SQL on raw tables. Runs inside the caller's transaction; does not decide which row of two stays (repeats.py).
+Owns SQL on raw tables, join keys (source_keys.py) apart. Every name in a statement is a constant of ours: values are
+always parameters. Runs inside the caller's transaction; does not decide which row of two stays (repeats.py).
 """
+
+# ruff: noqa: S608 - what is put into statements are the constants of this file and names of Arrow schemas of ours
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import duckdb
 import pyarrow as pa
 
 from pdtrace.model import Record, Rejection, Span
-from pdtrace.store import raw_rows
-from pdtrace.store.columns import BAD_VALUE, table_of_rows
-from pdtrace.store.contract import KeyRow
+from pdtrace.store.columns import BAD_VALUE, first_line, table_of_rows
 from pdtrace.store.raw_rows import Row
 from pdtrace.store.repeats import Sorted
 
 Item = TypeVar("Item")
-Made = list[tuple[Row, Item]]
 
 #: Copies of one span may disagree about its start by this much and are still recognised.
 SAME_SPAN_WITHIN_NS = 600 * 10**9
@@ -43,27 +44,40 @@ RECORDS_OF_SOURCES = f"""
 """
 
 
-def keepable(
+@dataclass(slots=True)
+class Made(Generic[Item]):
+    """What of a batch the table can hold: the items, their rows, and the rows as an Arrow table."""
+
+    items: Sequence[Item]
+    rows: list[Row]
+    table: pa.Table
+
+    def kept(self, positions: Sequence[int]) -> pa.Table:
+        """The table's rows at ``positions``."""
+        return self.table if len(positions) == len(self.rows) else self.table.take(pa.array(positions, pa.int64()))
+
+
+def make(
     items: Sequence[Item], row_of: Callable[[Item], Row], schema: pa.Schema, what: str, rejections: list[Rejection]
-) -> list[tuple[Row, Item]]:
-    """Rows of the items that the table can hold; the others are appended to ``rejections``."""
+) -> Made[Item]:
+    """Rows of the items that the table can hold; one rejection is appended for every other."""
     try:
-        rows = [(row_of(item), item) for item in items]
-        table_of_rows([row for row, _ in rows], schema)
-        return rows
+        rows = [row_of(item) for item in items]
+        return Made(items, rows, table_of_rows(rows, schema))
     except BAD_VALUE:
         pass
+    good: list[Item] = []
     rows = []
     for item in items:
         try:
             row = row_of(item)
             table_of_rows([row], schema)
         except BAD_VALUE as error:
-            why = str(error).splitlines()[0] if str(error) else type(error).__name__
-            rejections.append(Rejection(what, "store", f"a value is out of what OTLP allows: {why}"))
+            rejections.append(Rejection(what, "store", f"a value is out of what OTLP allows: {first_line(error)}"))
         else:
-            rows.append((row, item))
-    return rows
+            good.append(item)
+            rows.append(row)
+    return Made(good, rows, table_of_rows(rows, schema))
 
 
 def insert_resources(con: duckdb.DuckDBPyConnection, texts: dict[int, str]) -> None:
@@ -73,13 +87,15 @@ def insert_resources(con: duckdb.DuckDBPyConnection, texts: dict[int, str]) -> N
             "new_resources",
             pa.table({"i": pa.array(list(texts), pa.uint64()), "t": pa.array(list(texts.values()), pa.string())}),
         )
-        con.execute("INSERT INTO resources SELECT i, t FROM new_resources WHERE i NOT IN (SELECT resource_id FROM resources)")
+        con.execute(
+            "INSERT INTO resources SELECT i, t FROM new_resources WHERE i NOT IN (SELECT resource_id FROM resources)"
+        )
 
 
-def stored_spans(con: duckdb.DuckDBPyConnection, rows: Made[Span]) -> list[Row]:
-    """Stored spans with the identity of any of ``rows``, in the order of raw_rows.SPAN."""
-    _register_keys(con, [(r[0], r[1]) for r, _ in rows], pa.schema([("trace_id", pa.uuid()), ("span_id", pa.string())]))
-    starts = [r[5] for r, _ in rows]
+def stored_spans(con: duckdb.DuckDBPyConnection, made: Made[Span]) -> list[Row]:
+    """Stored spans with the identity of any of ``made``, in the order of raw_rows.SPAN."""
+    con.register("given_keys", made.table.select(["trace_id", "span_id"]))
+    starts = [row[5] for row in made.rows]
     return con.execute(
         f"""
         SELECT {_SPAN_COLUMNS} FROM spans
@@ -89,45 +105,47 @@ def stored_spans(con: duckdb.DuckDBPyConnection, rows: Made[Span]) -> list[Row]:
     ).fetchall()
 
 
-def stored_records(con: duckdb.DuckDBPyConnection, rows: Made[Record]) -> list[Row]:
-    """Stored records with the identity of any of ``rows``, in the order of raw_rows.RECORD."""
-    return con.execute(RECORDS_OF_SOURCES, {"sources": [r[6] for r, _ in rows]}).fetchall()
+def stored_records(con: duckdb.DuckDBPyConnection, made: Made[Record]) -> list[Row]:
+    """Stored records with the identity of any of ``made``, in the order of raw_rows.RECORD."""
+    return con.execute(RECORDS_OF_SOURCES, {"sources": [row[6] for row in made.rows]}).fetchall()
 
 
-def replace_spans(con: duckdb.DuckDBPyConnection, result: Sorted[Span]) -> None:
+def replace_spans(con: duckdb.DuckDBPyConnection, made: Made[Span], result: Sorted) -> None:
     """Delete the stored copies that lost and insert what stays."""
     if result.replaced:
-        schema = pa.schema([("trace_id", pa.uuid()), ("span_id", pa.string())])
-        _register_keys(con, [tuple(key) for key in result.replaced], schema)  # type: ignore[arg-type]
+        keys = pa.schema([("trace_id", pa.uuid()), ("span_id", pa.string())])
+        con.register("given_keys", table_of_rows(result.replaced, keys))
         con.execute("DELETE FROM spans WHERE (trace_id, span_id) IN (FROM given_keys)")
     if result.keep:
-        con.register("new_spans", table_of_rows([row for row, _ in result.keep.values()], raw_rows.SPAN))
+        con.register("new_spans", made.kept(result.keep))
         con.execute("INSERT INTO spans SELECT * FROM new_spans")
 
 
-def replace_records(con: duckdb.DuckDBPyConnection, result: Sorted[Record]) -> None:
+def replace_records(con: duckdb.DuckDBPyConnection, made: Made[Record], result: Sorted) -> None:
     """Delete the stored copies that lost and insert what stays."""
     if result.replaced:
-        schema = pa.schema([("kind", pa.string()), ("key", pa.string())])
-        _register_keys(con, [tuple(key) for key in result.replaced], schema)  # type: ignore[arg-type]
+        keys = pa.schema([("kind", pa.string()), ("key", pa.string())])
+        con.register("given_keys", table_of_rows(result.replaced, keys))
         con.execute("DELETE FROM records WHERE (kind, key) IN (FROM given_keys)")
     if result.keep:
-        con.register("new_records", table_of_rows([row for row, _ in result.keep.values()], raw_rows.RECORD))
+        con.register("new_records", made.kept(result.keep))
         con.execute("INSERT INTO records SELECT * EXCLUDE (source), md5_number_lower(source) FROM new_records")
 
 
-def insert_new(con: duckdb.DuckDBPyConnection, table: str, schema: pa.Schema, rows: Made[Item]) -> int:
+def insert_new(con: duckdb.DuckDBPyConnection, table: str, made: Made[Item]) -> int:
     """Insert logs or points; return how many were there already.
 
     They have no id: the same content at the same time is the same thing sent again.
     """
-    if not rows:
+    if not made.rows:
         return 0
-    content = [name for name in schema.names if name != "received_ns"]
-    received = schema.get_field_index("received_ns")
-    once = {row[:received] + row[received + 1 :]: row for row, _ in reversed(rows)}
-    con.register("new_rows", table_of_rows(list(once.values())[::-1], schema))
-    same = " AND ".join(f"there.{name} IS NOT DISTINCT FROM new_rows.{name}" for name in content)
+    names = made.table.schema.names
+    received = names.index("received_ns")
+    first: dict[Row, int] = {}
+    for position, row in enumerate(made.rows):
+        first.setdefault(row[:received] + row[received + 1 :], position)
+    con.register("new_rows", made.kept(list(first.values())))
+    same = " AND ".join(f"there.{n} IS NOT DISTINCT FROM new_rows.{n}" for n in names if n != "received_ns")
     inserted = con.execute(
         f"""
         INSERT INTO {table} SELECT * FROM new_rows WHERE NOT EXISTS (
@@ -136,23 +154,7 @@ def insert_new(con: duckdb.DuckDBPyConnection, table: str, schema: pa.Schema, ro
                 AND {same})
         """
     ).fetchone()
-    return len(rows) - (int(inserted[0]) if inserted else 0)
-
-
-def insert_keys(con: duckdb.DuckDBPyConnection, keys: Sequence[KeyRow]) -> None:
-    """Add join keys that are not there yet."""
-    rows = list(dict.fromkeys(keys))
-    if rows:
-        con.register("new_keys", table_of_rows(rows, raw_rows.SOURCE_KEY))
-        starts = [k.start_ns for k in rows]
-        con.execute(
-            """
-            INSERT INTO source_keys
-            FROM new_keys ANTI JOIN (FROM source_keys WHERE start_ns BETWEEN $low AND $high) AS there
-                USING (source, kind, scope, value, start_ns, end_ns)
-            """,
-            {"low": min(starts), "high": max(starts)},
-        )
+    return len(made.rows) - (int(inserted[0]) if inserted else 0)
 
 
 def count_repeats(con: duckdb.DuckDBPyConnection, what: str, duplicates: int, conflicts: int) -> None:
@@ -184,7 +186,3 @@ def count_rejections(con: duckdb.DuckDBPyConnection, rejections: Sequence[Reject
             WHEN NOT MATCHED THEN INSERT VALUES (new.what, new.place, new.reason, new.n)
             """
         )
-
-
-def _register_keys(con: duckdb.DuckDBPyConnection, keys: Sequence[Row], schema: pa.Schema) -> None:
-    con.register("given_keys", table_of_rows(list(dict.fromkeys(keys)), schema))

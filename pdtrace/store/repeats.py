@@ -9,32 +9,29 @@ Same content (receive time aside) is a duplicate: the first stays. Other content
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, TypeVar
+from operator import itemgetter
+from typing import NamedTuple
 
 from pdtrace.store.encoding import canonical, loads
 from pdtrace.store.raw_rows import Row
 
-Kept = TypeVar("Kept")
+Key = tuple[str, str]
 
 
 class Identity(NamedTuple):
     """How rows of one table are compared, by position in the row."""
 
-    key: tuple[int, ...]  #: columns that make the identity
+    key: Callable[[Row], Key]
+    content_from: int  #: the first column that is content and not identity
     end: int  #: the column whose later value wins
     received: int  #: the column that is not content
     json: tuple[int, ...]  #: columns of JSON text, where the order of keys means nothing
 
 
-SPAN_IDENTITY = Identity(key=(0, 1), end=6, received=14, json=(9, 10, 11))
-RECORD_IDENTITY = Identity(key=(0, 1), end=2, received=5, json=(4,))
-
-
-def key_of(row: Row, identity: Identity) -> Hashable:
-    """The identity of a row."""
-    return tuple(row[i] for i in identity.key)
+SPAN_IDENTITY = Identity(key=itemgetter(0, 1), content_from=2, end=6, received=14, json=(9, 10, 11))
+RECORD_IDENTITY = Identity(key=itemgetter(0, 1), content_from=2, end=2, received=5, json=(4,))
 
 
 def same_content(a: Row, b: Row, identity: Identity) -> bool:
@@ -50,59 +47,58 @@ def wins(a: Row, b: Row, identity: Identity) -> bool:
     return _rank(a, identity) > _rank(b, identity)
 
 
-def _content(row: Row, identity: Identity) -> str:
-    return canonical([loads(v) if i in identity.json else v for i, v in enumerate(row) if i != identity.received])
+@dataclass(slots=True)
+class Sorted:
+    """A batch after the rule: which rows to store, what to delete for them, and the counts."""
 
-
-def _rank(row: Row, identity: Identity) -> tuple[int, bytes]:
-    return (row[identity.end], hashlib.blake2b(_content(row, identity).encode(), digest_size=16).digest())
-
-
-@dataclass
-class Sorted(Generic[Kept]):
-    """A batch after the rule: what to store, what to delete for it, and the counts."""
-
-    keep: dict[Hashable, tuple[Row, Kept]] = field(default_factory=dict)
-    replaced: list[Hashable] = field(default_factory=list)  #: stored identities that lose to a row of ``keep``
+    keep: list[int] = field(default_factory=list)  #: positions of rows to store, ascending
+    replaced: list[Key] = field(default_factory=list)  #: stored identities that lose to a kept row
     duplicates: int = 0
     conflicts: int = 0
 
 
-def sort_out(
-    rows: Iterable[tuple[Row, Kept]],
-    stored: Callable[[], Iterable[Row]],
-    identity: Identity,
-) -> Sorted[Kept]:
+def sort_out(rows: Sequence[Row], stored: Callable[[], Iterable[Row]], identity: Identity) -> Sorted:
     """Apply the rule inside the batch, then against what is stored.
 
     Args:
-        rows: each row with the object it was made of.
+        rows: the batch.
         stored: gives the stored rows that have the identity of any of ``rows``; called once, if there are any.
+        identity: how the rows of this table are compared.
     """
-    result: Sorted[Kept] = Sorted()
-    keep = result.keep
-    for row, item in rows:
-        key = key_of(row, identity)
-        there = keep.get(key)
-        if there is None:
-            keep[key] = (row, item)
-        elif same_content(row, there[0], identity):
+    result = Sorted()
+    keep: dict[Key, int] = {}
+    for position, key in enumerate(map(identity.key, rows)):
+        there = keep.setdefault(key, position)
+        if there == position:
+            continue
+        if same_content(rows[position], rows[there], identity):
             result.duplicates += 1
         else:
             result.conflicts += 1
-            if wins(row, there[0], identity):
-                keep[key] = (row, item)
-    for old in stored() if keep else ():
-        key = key_of(old, identity)
+            if wins(rows[position], rows[there], identity):
+                keep[key] = position
+    for old in stored() if rows else ():
+        key = identity.key(old)
         if key not in keep:
-            continue
-        if same_content(keep[key][0], old, identity):
+            continue  # an earlier stored copy has decided already
+        new = rows[keep[key]]
+        if same_content(new, old, identity):
             result.duplicates += 1
             del keep[key]
             continue
         result.conflicts += 1
-        if wins(keep[key][0], old, identity):
+        if wins(new, old, identity):
             result.replaced.append(key)
         else:
             del keep[key]
+    result.keep = sorted(keep.values())
     return result
+
+
+def _content(row: Row, identity: Identity) -> str:
+    positions = (i for i in range(identity.content_from, len(row)) if i != identity.received)
+    return canonical([loads(row[i]) if i in identity.json else row[i] for i in positions])
+
+
+def _rank(row: Row, identity: Identity) -> tuple[int, bytes]:
+    return (row[identity.end], hashlib.blake2b(_content(row, identity).encode(), digest_size=16).digest())

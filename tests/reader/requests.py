@@ -27,6 +27,7 @@ def make_request(
 
     Args:
         uid: also makes request_id ("req-<uid>"), trace id and sources, unless given in ``facts``.
+        at_s: window start, in seconds after T0.
         sections_ms: (stage, length) tiling the window; None = no first token.
         end_after_ms: end of the request after t0; None = open.
         to_end_ms: (stage, length) of a request without a first token.

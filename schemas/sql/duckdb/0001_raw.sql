@@ -71,8 +71,9 @@ CREATE TABLE source_keys (              -- join keys: what names one request in 
     kind VARCHAR NOT NULL,
     scope VARCHAR NOT NULL,
     value VARCHAR NOT NULL,
-    start_ns BIGINT NOT NULL,
-    end_ns BIGINT NOT NULL
+    start_ns BIGINT NOT NULL,           -- 0 = no time is known: near to everything
+    end_ns BIGINT NOT NULL,
+    key_hash UBIGINT NOT NULL           -- md5_number_lower of kind, scope and value, a newline between
 );
 
 CREATE TABLE rejections (               -- what came in and was not kept, one row per (what, place, reason)
