@@ -68,8 +68,12 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run one command and give its exit status; prints at most one line on stderr (usage errors: click's three)."""
     try:
-        pdtrace.main(arguments, prog_name="pdtrace", standalone_mode=False)
+        # Not pdtrace.main(): that would end the process by itself when stdout is a closed pipe.
+        with pdtrace.make_context("pdtrace", arguments) as context:
+            pdtrace.invoke(context)
         sys.stdout.flush()
+    except click.exceptions.Exit as done:  # --help, --version
+        return done.exit_code
     except click.UsageError as problem:
         problem.show()
         return 2

@@ -52,16 +52,12 @@ def parse_time(text: str, now_ns: int) -> int:
     return seconds * 10**9 + (int(fraction[2].ljust(9, "0")) if fraction else 0)
 
 
-class _Time(click.ParamType):
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        try:
-            return parse_time(str(value), time.time_ns())
-        except ValueError as problem:
-            self.fail(str(problem), param, ctx)
+def _time(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    del context, parameter  # click adds the option's name to the message
+    try:
+        return None if text is None else parse_time(text, time.time_ns())
+    except ValueError as problem:
+        raise click.BadParameter(str(problem)) from None
 
 
 def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -90,8 +86,8 @@ def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The filters of every reading command; passes them as ``filters``."""
 
-    @click.option("--since", type=_Time(), help="Arrived at or after: Unix ns, ISO 8601 with zone, or an age (15m).")
-    @click.option("--until", type=_Time(), help="Arrived before; as --since.")
+    @click.option("--since", callback=_time, help="Arrived at or after: Unix ns, ISO 8601 with zone, or an age (15m).")
+    @click.option("--until", callback=_time, help="Arrived before; as --since.")
     @click.option("--run", help="Run label.")
     @click.option("--model", help="Model name.")
     @click.option("--mode", help="aggregated, sequential, overlapped, internal, prefill_on_decode or unknown.")

@@ -5,6 +5,7 @@ Owns the options and what is printed when it is ready. The process is pdtrace.se
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ def command(
         else:
             for name, address in addresses.items():
                 print(f"{name:10} {address}")
-        click.get_text_stream("stdout").flush()
+        sys.stdout.flush()
 
     serve(
         Settings(

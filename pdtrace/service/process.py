@@ -75,6 +75,7 @@ def serve(settings: Settings, ready: Callable[[dict[str, str]], None]) -> None:
         ServiceFailed: The writer ended, or what was queued could not be written in time at the end.
     """
     logging.basicConfig(level=logging.INFO, format="pdtrace serve: %(message)s", stream=sys.stderr)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     stop = threading.Event()
     with _signals(stop), ExitStack() as opened:
         listener = listen(settings.host, settings.api_port, "the query API")

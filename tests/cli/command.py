@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """This process's environment with the checkout's packages first and no settings of the caller's."""
+    """The environment of this process with the checkout's packages first and no settings of the caller's."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PDTRACE_")}
     paths = os.pathsep.join(str(ROOT / folder) for folder in (".", "collectors", "dashboard"))
     return clean | {"PYTHONPATH": paths} | extra
