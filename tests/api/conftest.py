@@ -13,6 +13,7 @@ from pdtrace.reader.local import LocalReader
 from pdtrace.store.duckdb import DuckDBStore
 from tests.api.small_store import fill
 
+
 @pytest.fixture
 def store() -> Iterator[Any]:
     store = DuckDBStore(":memory:")

@@ -145,7 +145,9 @@ def test_doctor(source: list[str]) -> None:
 
 def test_export_perfetto(source: list[str], tmp_path: Path) -> None:
     out = tmp_path / "one.json"
-    (answer,) = lines(pdtrace("export", "--format", "perfetto", "--id", "req-one", "--out", str(out), "--json", *source))
+    (answer,) = lines(
+        pdtrace("export", "--format", "perfetto", "--id", "req-one", "--out", str(out), "--json", *source)
+    )
     assert answer == {"path": str(out)}
     events = json.loads(out.read_text())["traceEvents"]
     assert {e["name"] for e in events if e["ph"] == "X"} == {"ingress", "prefill", "handoff", "first_token"}
@@ -168,7 +170,9 @@ def test_export_parquet_with_filters(source: list[str], tmp_path: Path) -> None:
 
 
 def test_export_that_cannot_be_written_fails_with_one_line(db: Path, tmp_path: Path) -> None:
-    done = pdtrace("export", "--format", "perfetto", "--id", "one", "--out", str(tmp_path / "no" / "x"), "--db", str(db))
+    done = pdtrace(
+        "export", "--format", "perfetto", "--id", "one", "--out", str(tmp_path / "no" / "x"), "--db", str(db)
+    )
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
     assert str(tmp_path / "no" / "x") in done.stderr
