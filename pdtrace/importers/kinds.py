@@ -40,15 +40,26 @@ def kind_of(head: bytes) -> Kind | None:
 
 
 def _framing_of(head: bytes) -> Kind | None:
-    if len(head) < 6:
+    """The framing under which more messages of ``head`` look like OTLP requests."""
+    by_varint, by_u32 = _plausible_frames(head, "otlp.varint"), _plausible_frames(head, "otlp.u32")
+    if not by_varint and not by_u32:
         return None
-    size = int.from_bytes(head[:4], "big")
-    if 2 <= size <= _MESSAGE_LIMIT and head[4] == _FIELD_1 and _inner_fits(head, 4, size):
-        return "otlp.u32"
-    size, at = varint(head, 0)
-    if 2 <= size <= _MESSAGE_LIMIT and at < len(head) and head[at] == _FIELD_1 and _inner_fits(head, at, size):
-        return "otlp.varint"
-    return None
+    # No message is longer than 16 MiB in practice, so a leading zero byte is a big-endian length.
+    return "otlp.varint" if by_varint > by_u32 or (by_varint == by_u32 and head[0]) else "otlp.u32"
+
+
+def _plausible_frames(head: bytes, kind: Kind) -> int:
+    """How many messages at the beginning of ``head`` are OTLP requests if it is framed as ``kind``."""
+    at = count = 0
+    while at < len(head):
+        size, begin = (int.from_bytes(head[at : at + 4], "big"), at + 4) if kind == "otlp.u32" else varint(head, at)
+        if begin >= len(head) or not 2 <= size <= _MESSAGE_LIMIT:
+            break
+        if head[begin] != _FIELD_1 or not _inner_fits(head, begin, size):
+            break
+        count += 1
+        at = begin + size
+    return count
 
 
 def _inner_fits(head: bytes, at: int, size: int) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Final, cast
 
 import msgspec
+from google.protobuf.message import DecodeError
 
 from pdtrace.importers.kinds import Kind, is_one_document, varint
 from pdtrace.importers.records import RECORD_KINDS, NotARecord
@@ -17,7 +18,7 @@ from pdtrace.importers.source import Source
 from pdtrace.model import Batch, Rejection
 from pdtrace.otlp.decode import Signal, decode
 from pdtrace.otlp.faults import Undecodable, shown
-from pdtrace.otlp.wire import STRICT_REQUEST
+from pdtrace.otlp.wire import LENIENT_REQUEST
 
 LINE_LIMIT_BYTES: Final = 64 * 1024 * 1024  #: also of a protobuf message: OTLP's own limit
 DOCUMENT_LIMIT_BYTES: Final = 256 * 1024 * 1024
@@ -132,23 +133,23 @@ def _frames(source: Source, kind: Kind) -> Iterator[Batch]:
             if not source.fault:  # else the truncated gzip is the one reason
                 yield _rejected("request", where, f"the file ends inside this message ({len(body)} of {size} bytes)")
             return
-        signal = signal or _signal_of(body, source.name)
+        signal = signal or _signal_of(body)
         try:
             yield decode(signal or "traces", body, encoding="protobuf", received_ns=0, where=where)
         except Undecodable as error:
             yield _rejected("request", where, str(error))
 
 
-def _signal_of(body: bytes, name: str) -> Signal | None:
+def _signal_of(body: bytes) -> Signal | None:
     """Which request a protobuf body is. The three look alike on the wire, so what comes out of each decides.
 
     A body read as another signal's has no ids, no times and no data. None = nothing in it; the next message tells.
     """
     for signal, level in (("traces", "spans"), ("logs", "log_records"), ("metrics", "metrics")):
-        request = STRICT_REQUEST[signal]()
+        request = LENIENT_REQUEST[signal]()
         try:
             request.ParseFromString(body)
-        except ValueError:  # DecodeError
+        except DecodeError:
             continue
         outer = next(iter(request.ListFields()), None)
         for resource in outer[1] if outer else ():

@@ -63,7 +63,7 @@ class _Inflated(io.RawIOBase):
 
 
 def _buffered(raw: io.RawIOBase) -> IO[bytes]:
-    return cast("IO[bytes]", io.BufferedReader(raw, _CHUNK_BYTES))  # type: ignore[type-var]
+    return cast("IO[bytes]", io.BufferedReader(raw, _CHUNK_BYTES))
 
 
 class Source:
