@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from pdtrace_collectors.contract import Measurement, collect_all
 from pdtrace_collectors.netdev import Netdev, parse
 

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
 from pdtrace_collectors.contract import Measurement, collect_all
 from pdtrace_collectors.nvml import Nvml
 
