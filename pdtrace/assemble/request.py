@@ -16,6 +16,7 @@ import numpy as np
 from pdtrace.assemble import clocks, envelopes, outcome, roles, tidy, window
 from pdtrace.assemble.draft import Draft, Limits
 from pdtrace.assemble.group import Group, group
+from pdtrace.assemble.noise import telling_spans
 from pdtrace.charge import Activities, savings
 from pdtrace.charge import charge as charge_windows
 from pdtrace.charge.rule import CODE_OF_STAGE
@@ -96,13 +97,12 @@ def derive(
         Requests by window start.
     """
     known = {} if identities is None else identities
-    telling: list[Span] = []
     of_span: dict[tuple[str, str], Identity] = {}
     for span in spans:
         identity = known.get(span.key) or identify(span)
-        if identity is not None and identity.part != "noise":
+        if identity is not None:
             of_span[span.key] = identity
-            telling.append(span)
+    telling = telling_spans(spans, of_span)
     keyed = [(record, keys) for record in records if (keys := keys_of_record(record)) is not None]
     limits = limits or Limits()
     drafts = [_draft(g, of_span, now_ns, limits) for g in group(telling, of_span, keyed)]

@@ -66,11 +66,16 @@ class GenericDialect(SpansOnly):
 
     def read(self, mine: Sequence[Span], tree: Tree, out: Reading) -> None:
         """Edges and legs where the tree says they are ones."""
+        only_edge = len(mine) == len(tree.spans)
         for span in mine:
             identity = tree.identity(span)
+            if identity.part == "inner":
+                continue
             above = [tree.identity(ancestor).part for ancestor in tree.ancestors(span)]
             if identity.part == "edge" and not _is_called(above) and not _is_repeated(span, identity.edge, tree):
                 _read_edge(span, identity.edge, out)
+                if only_edge:
+                    _read_success(span, out)
             elif identity.part == "leg" and not {"leg", "worker"} & set(above):
                 if "edge" not in above and any(tree.identity(below).part == "edge" for below in tree.children(span)):
                     _read_edge(span, "client", out)  # the caller's own side of the request, not a call to a worker
@@ -120,7 +125,7 @@ def _is_repeated(span: Span, kind: EdgeKind, tree: Tree) -> bool:
 
 def _read_edge(span: Span, kind: EdgeKind, out: Reading) -> None:
     attributes = span.attributes
-    status = as_int(attributes.get("http.response.status_code", attributes.get("http.status_code")))
+    status = _http_status(span)
     out.edges.append(
         Edge(
             kind=kind,
@@ -148,6 +153,18 @@ def _read_edge(span: Span, kind: EdgeKind, out: Reading) -> None:
     if reason is not None and reason not in ("error", "abort", "not_finished"):
         out.fact("answered", True)
     _read_error(span, status, out)
+
+
+def _read_success(span: Span, out: Reading) -> None:
+    """Where nobody but HTTP speaks, an ended server span with a success status is all the evidence of an answer."""
+    status = _http_status(span)
+    if span.kind == _SERVER and span.end_ns and span.status != 2 and status is not None and status < 400:
+        out.fact("answered", True)
+
+
+def _http_status(span: Span) -> int | None:
+    attributes = span.attributes
+    return as_int(attributes.get("http.response.status_code", attributes.get("http.status_code")))
 
 
 def _first_token_ns(span: Span) -> int | None:
@@ -192,7 +209,7 @@ def _read_error(span: Span, status: int | None, out: Reading) -> None:
 
 def _read_leg(span: Span, out: Reading) -> None:
     attributes = span.attributes
-    status = as_int(attributes.get("http.response.status_code", attributes.get("http.status_code")))
+    status = _http_status(span)
     host = attributes.get("server.address") or attributes.get("net.peer.name") or ""
     port = attributes.get("server.port") or attributes.get("net.peer.port")
     failed = span.status == 2 or (status is not None and status >= 400)

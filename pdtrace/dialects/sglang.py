@@ -30,6 +30,7 @@ HEALTH_CHECK = "HEALTH_CHECK"
 
 _STAGE = Identity(NAME, "stage")
 _NOISE = Identity(NAME, "noise")
+_FASTAPI = Identity("fastapi", "noise")  # a name of its own: what is below such a span is not noise with it
 
 
 class SglangDialect(SpansOnly):
@@ -47,7 +48,7 @@ class SglangDialect(SpansOnly):
         """By scope; request and sender roots by their `rid`; everything else of the scope is a stage."""
         if span.scope != SCOPE:
             if span.scope == "fastapi" and str(span.resource.get("service.name", "")).startswith("sglang"):
-                return _NOISE  # FastAPI's own spans inside an SGLang process say nothing of phases
+                return _FASTAPI  # FastAPI's own spans inside an SGLang process say nothing of phases
             return None
         root = request_root(span)
         if root is not None:

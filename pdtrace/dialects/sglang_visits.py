@@ -96,6 +96,7 @@ class Visits:
         self.routers: list[Span] = []
         self._thread_of: dict[tuple[str, str], Span] = {}
         self._root_of: dict[tuple[str, str], Span] = {}
+        self._walked: set[tuple[str, str]] = set()
         self._places: dict[tuple[str, str], Place] = {}
         for span in mine:
             role = request_root(span)
@@ -115,12 +116,24 @@ class Visits:
                 self._note_thread(span)
 
     def _walk_up(self, span: Span) -> None:
-        for above in (span, *self._tree.ancestors(span)):
-            if span.key not in self._thread_of and is_thread(above):
-                self._thread_of[span.key] = above
-            if request_root(above) is not None or above.name.startswith(SENDER):
-                self._root_of[span.key] = above
-                return
+        """Note the nearest thread and root at or above ``span``, and above everything on the way: linear over all."""
+        chain: dict[tuple[str, str], Span] = {}
+        above: Span | None = span
+        while above is not None and above.key not in self._walked and above.key not in chain:
+            chain[above.key] = above
+            above = self._tree.parent(above)
+        thread = self._thread_of.get(above.key) if above is not None else None
+        root = self._root_of.get(above.key) if above is not None else None
+        for key, link in reversed(chain.items()):
+            self._walked.add(key)
+            if request_root(link) is not None or link.name.startswith(SENDER):
+                thread, root = None, link
+            if is_thread(link):
+                thread = link
+            if thread is not None:
+                self._thread_of[key] = thread
+            if root is not None:
+                self._root_of[key] = root
 
     def _note_thread(self, span: Span) -> None:
         role = self._role(span)

@@ -95,6 +95,8 @@ def test_minus_one_is_missing_and_nan_is_unknown():
         ({"error__type": "TimeoutError"}, 2, "timed_out"),
         ({"error__type": "asyncio.CancelledError"}, 2, "cancelled"),
         ({"error__type": "ConnectionResetError"}, 2, "failed"),
+        ({"http__response__status_code": 200}, 0, "ok"),
+        ({"http__response__status_code": 200}, 2, "failed"),
         ({}, 0, "unknown"),
     ],
 )

@@ -149,6 +149,21 @@ def test_health_checks_are_noise_and_so_are_fastapis_spans(drawing):
     assert SglangDialect().identify(http).part == "noise"
 
 
+def test_a_health_check_takes_its_whole_visit_with_it_and_nothing_else(drawing):
+    probe = drawing.add("decode Req HEALTH_C", (0, 9), rid="HEALTH_CHECK_1796.2")
+    scheduler = drawing.thread("Decode Scheduler", (1, 8), probe, 0)
+    drawing.add("decode_forward", (2, 8), scheduler)
+    assert derive(drawing.spans) == []
+    draw_pair(drawing, trace=2)
+    http = drawing.add("POST /generate", (0, 100), trace=2)
+    http.scope = "fastapi"
+    for span in drawing.spans:
+        if " Req " in span.name and span.trace_id == http.trace_id:
+            span.parent_id = http.span_id  # FastAPI's span is dropped, the engines' below it are not
+    (request,) = derive(drawing.spans[::-1])
+    assert request.ttft_ns == 68 * MS
+
+
 def test_a_sender_alone_is_p_s_handoff(drawing, readings):
     root = drawing.add("Sender Req 0xab", (0, 30), rid="0xab", module="sglang::mooncake", bootstrap_room="0xab")
     worker = drawing.thread("mooncake transfer worker 0", (10, 20), root, 1)
