@@ -59,6 +59,10 @@ def _request(reader: Reader, values: Values) -> Any:
     return {"requests": found}
 
 
+def _details(reader: Reader, values: Values) -> Any:
+    return reader.details(values["uids"])
+
+
 def _spans(reader: Reader, values: Values) -> Any:
     spans = reader.spans(values["uid"])
     if not spans and not reader.request(values["uid"]):
@@ -100,6 +104,14 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         rows=True,
     ),
     Endpoint("/v1/requests/{id}", "Every request with this id, in full.", "request", _request, may_miss=True),
+    Endpoint(
+        "/v1/details",
+        "Several requests in full.",
+        "details",
+        _details,
+        (Parameter("uids", "list", "Uids, separated by commas; at most 1,000.", default=()),),
+        rows=True,
+    ),
     Endpoint("/v1/requests/{uid}/spans", "The raw spans of one request.", "spans", _spans, rows=True, may_miss=True),
     Endpoint(
         "/v1/requests/{uid}/perfetto", "One request as Perfetto trace events.", "perfetto", _perfetto, may_miss=True

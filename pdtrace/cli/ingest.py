@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -16,6 +16,9 @@ from pdtrace.cli.options import clock_shift_option, store_option
 from pdtrace.cli.output import print_json
 from pdtrace.cli.sources import open_store
 from pdtrace.store.contract import Store
+
+#: Rejections and skipped files told one by one; all are counted, and `pdtrace doctor` has rejections by reason.
+MOST_TOLD: Final = 10
 
 
 @click.command("ingest")
@@ -47,8 +50,10 @@ def command(paths: tuple[str, ...], db: Path, run: str | None, max_clock_shift: 
     print(f"{totals['duplicates']} duplicates, {totals['conflicts']} conflicts, {totals['rejected']} rejected")
     for item in totals["rejections"]:
         print(f"  rejected {item['count']} {item['what']} at {item['where']}: {item['reason']}")
-    for path, reason in totals["skipped"].items():
+    for path, reason in list(totals["skipped"].items())[:MOST_TOLD]:
         print(f"skipped {path}: {reason}")
+    if len(totals["skipped"]) > MOST_TOLD:
+        print(f"skipped {len(totals['skipped'])} files in all; --json lists them")
 
 
 def load(store: Store, paths: tuple[str, ...], *, run: str | None, max_clock_shift_ns: int) -> dict[str, Any]:
@@ -73,7 +78,7 @@ def load(store: Store, paths: tuple[str, ...], *, run: str | None, max_clock_shi
             counts["rejected"] += sum(rejection.count for rejection in batch.rejections)
             rejections += [
                 {"what": r.what, "where": r.where, "reason": r.reason, "count": r.count}
-                for r in batch.rejections[: max(0, MOST_REJECTIONS - len(rejections))]
+                for r in batch.rejections[: max(0, MOST_TOLD - len(rejections))]
             ]
         skipped |= source.skipped
     requests = pipeline.derive(None)
@@ -89,7 +94,3 @@ def load(store: Store, paths: tuple[str, ...], *, run: str | None, max_clock_shi
         "conflicts": counts["conflicts"],
         "rejections": rejections,
     }
-
-
-#: Rejections told one by one; all are counted, and `pdtrace doctor` has them by reason.
-MOST_REJECTIONS = 20

@@ -62,7 +62,7 @@ def write(reader: Reader, filters: Filters, folder: Path) -> list[Path]:
         pq.ParquetWriter(paths[2], ACTIVITIES, compression="zstd") as activities,
     ):
         for rows in _chunks(reader.requests(filters)):
-            full = [detail for row in rows for detail in reader.request(row["uid"]) if detail["uid"] == row["uid"]]
+            full = reader.details([row["uid"] for row in rows])
             requests.write_table(_table([_flat(row) for row in full], REQUESTS))
             sections.write_table(_table([part for row in full for part in _sections(row)], SECTIONS))
             activities.write_table(_table([part for row in full for part in _activities(row)], ACTIVITIES))

@@ -60,6 +60,12 @@ class Reader(Protocol):
         token_times_ns, wasted_ns, span_count.
         """
 
+    def details(self, uids: Sequence[str]) -> list[Row]:
+        """The requests with these uids in full, as ``request`` gives them, by window start; unknown uids are left out.
+
+        At most 1,000 uids at a time; for exports.
+        """
+
     def spans(self, uid: str) -> list[Row]:
         """Raw spans of one request: trace_id, span_id, parent_id, name, kind, start_ns, end_ns, scope, resource,
         attributes, events, links, status, status_message, received_ns."""

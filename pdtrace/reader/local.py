@@ -20,6 +20,7 @@ from pdtrace.store.contract import Store
 
 ORDERS: Final = ("t0", "ttft", "last", "input_tokens", "output_tokens", *STAGES)
 MAX_BUCKETS: Final = 10_000
+MAX_DETAILS: Final = 1_000
 _OLDEST_SHOWN: Final = 20
 _REJECTIONS_SHOWN: Final = 200
 _NS_PER_S: Final = 10**9
@@ -57,6 +58,16 @@ class LocalReader:
     def request(self, any_id: str) -> list[Row]:
         """Every request that bears this id, in full."""
         return [full_request_row(row) for row in self._rows("request", id=any_id)]
+
+    def details(self, uids: Sequence[str]) -> list[Row]:
+        """The requests with these uids, in full.
+
+        Raises:
+            BadQuestion: more than MAX_DETAILS uids.
+        """
+        if len(uids) > MAX_DETAILS:
+            raise BadQuestion(f"{len(uids)} uids are too many at a time; ask for at most {MAX_DETAILS}")
+        return [full_request_row(row) for row in self._rows("details", uids=list(uids))]
 
     def spans(self, uid: str) -> list[Row]:
         """Raw spans of the traces a request was made of, by start."""

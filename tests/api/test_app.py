@@ -85,6 +85,15 @@ def test_one_request_by_any_of_its_ids(api: TestClient) -> None:
         assert row["ttft_claims"][0]["difference_ns"] == 54 * MS - 120 * MS
 
 
+def test_several_requests_in_full(api: TestClient) -> None:
+    rows = api.get("/v1/details?uids=two,one,nobody").json()
+    assert [row["uid"] for row in rows] == ["one", "two"]
+    assert rows[0] == api.get("/v1/requests/one").json()["requests"][0]
+    assert api.get("/v1/details").json() == []
+    many = ",".join(str(number) for number in range(1001))
+    assert "at most 1000" in api.get(f"/v1/details?uids={many}").json()["error"]
+
+
 @pytest.mark.parametrize(
     "path",
     ["/v1/requests/nobody", "/v1/requests/nobody/spans", "/v1/requests/nobody/perfetto", "/v1/requests/a%2Fb", "/v2"],

@@ -19,6 +19,7 @@ from tests.reader.requests import T0
 ASKED = {
     "/v1/requests": "/v1/requests?limit=10",
     "/v1/requests/{id}": "/v1/requests/one",
+    "/v1/details": "/v1/details?uids=one,two,nobody",
     "/v1/requests/{uid}/spans": "/v1/requests/one/spans",
     "/v1/requests/{uid}/perfetto": "/v1/requests/one/perfetto",
     "/v1/ttft": "/v1/ttft?by=model,minute",
