@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from pdtrace.dialects.contract import SpansOnly, Tree, as_int, clock_of, seconds_to_ns, worker_of
-from pdtrace.model import Activity, Edge, Evidence, Failure, Identity, Key, Leg, Reading, Role, Span, TtftClaim
+from pdtrace.model import Activity, Before, Edge, Evidence, Failure, Identity, Key, Leg, Reading, Role, Span, TtftClaim
 
 NAME = "smg"
 _SENDING: Final = "Sending "
@@ -111,6 +111,7 @@ def _read_edge(span: Span, tree: Tree, out: Reading) -> None:
             Failure("route", "the router answered without sending the request to any worker", span.end_ns)
         )
     _read_dispatches(span, dispatches, clock, tree, out)
+    _read_causality(dispatches, clock, out)
     received = bool(dispatches) and dispatches[-1].received_ns is not None
     if received and http_status is not None and http_status < 400 and not _engine_roots(tree, "decode", "aggregated"):
         # Every leg answered and no engine says more: the edge's status is the evidence there is.
@@ -200,6 +201,18 @@ def _read_dispatches(span: Span, dispatches: list[_Dispatch], clock: str, tree: 
                     end_is_trusted=role != "prefill" and dispatch.received_ns is not None,
                 )
             )
+
+
+def _read_causality(dispatches: list[_Dispatch], clock: str, out: Reading) -> None:
+    """A worker has the request before the headers of all legs are in: the upper bound of its clock's offset.
+
+    Uses the envelopes that the engines' dialect read before this one; without them there is no bound.
+    """
+    received_ns = dispatches[0].received_ns if len(dispatches) == 1 else None
+    if received_ns is not None:
+        for visit in out.envelopes:
+            why = "a worker has the request before the router has its answer's headers"
+            out.before.append(Before(visit.clock, visit.start_ns, clock, received_ns, why))
 
 
 def _read_silent_decode(span: Span, tree: Tree, out: Reading) -> None:

@@ -1,6 +1,7 @@
 """SGLang 0.5.23 and 0.5.5 as captured: counts, transfers, first tokens and outcomes against what the client saw."""
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
@@ -145,3 +146,26 @@ def test_the_router_alone_tells_status_attempts_and_the_chosen_pair(capture, cli
         assert request.decode_worker == "http://127.0.0.1:13202"
     (failed,) = (request for request in requests.values() if request.outcome == "failed")
     assert (told[failed.request_id]["fault"], failed.attempts, failed.http_status) == ("transfer_fail", 2, 500)
+
+
+def test_a_decode_host_whose_clock_is_off_is_found_and_its_stamps_are_kept(capture):
+    def skewed(by_ns):
+        spans = capture(MODERN)
+        decode = {s.resource["service.instance.id"] for s in spans if s.name.lower().startswith("decode")}
+        moved = [
+            replace(s, start_ns=s.start_ns + by_ns, end_ns=s.end_ns + by_ns)
+            if s.resource.get("service.instance.id") in decode
+            else s
+            for s in spans
+        ]
+        return derive(moved)
+
+    straight = derive(capture(MODERN))
+    for by_ms in (-400, 700):
+        requests = skewed(ms_to_ns(by_ms))
+        assert len(requests) == 40
+        shifted = [r for r in requests if "clock_shifted" in {w.code for w in r.warnings}]
+        assert len(shifted) >= 30
+        for request in requests:
+            assert request.ttft_ns is None or request.ttft_ns == sum(request.section_totals().values()) > 0
+        assert {r.outcome for r in requests} == {r.outcome for r in straight}
