@@ -22,7 +22,7 @@ def span(name, start_ms, end_ms, parent="", *, kind=SERVER, span_id="a", trace="
         kind=kind,
         start_ns=T0 + round(start_ms * MS),
         end_ns=T0 + round(end_ms * MS),
-        scope="some.library",
+        scope="some.instrumentation",
         resource={"service.name": service},
         attributes=attributes,
         status=more.get("status", 0),
