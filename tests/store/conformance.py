@@ -8,7 +8,7 @@ import math
 from pdtrace.model import Batch, Log, Point, Record, Rejection, Span, SpanEvent
 from pdtrace.store.contract import KeyRow, Store
 from pdtrace.store.encoding import canonical
-from tests.reader.requests import MS, S, T0, make_request, trace_id_of
+from tests.reader.requests import MS, T0, S, make_request, trace_id_of
 
 RESOURCE = {"service.name": "frontend", "host.name": "a", "pid": 7}
 
@@ -267,7 +267,18 @@ class StoreConformance:
 def uids(store: Store) -> set[str]:
     """Every request in the store."""
     nothing = dict.fromkeys(
-        ("since_ns", "until_ns", "run", "model", "mode", "outcome", "prefill_worker", "decode_worker", "search", "limit")
+        (
+            "since_ns",
+            "until_ns",
+            "run",
+            "model",
+            "mode",
+            "outcome",
+            "prefill_worker",
+            "decode_worker",
+            "search",
+            "limit",
+        )
     )
     rows = store.query("requests", {**nothing, "order_by": "t0", "descending": False, "offset": 0}).to_pylist()
     found = [row["uid"] for row in rows]

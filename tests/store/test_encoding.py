@@ -18,7 +18,12 @@ from tests.store.conformance import content
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 keys = st.one_of(text, st.sampled_from(["$bytes", "$double", "$", "$$x", "$int", "null"]))
 scalars = st.one_of(
-    st.none(), st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_subnormal=True), text, st.binary(max_size=8)
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(allow_subnormal=True),
+    text,
+    st.binary(max_size=8),
 )
 values = st.recursive(
     scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3), max_leaves=8
@@ -88,7 +93,9 @@ records = st.builds(Record, text, text, times, maps, text, times)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(spans, max_size=4, unique_by=lambda s: s.key), st.lists(records, max_size=3, unique_by=lambda r: r.source))
+@given(
+    st.lists(spans, max_size=4, unique_by=lambda s: s.key), st.lists(records, max_size=3, unique_by=lambda r: r.source)
+)
 def test_spans_and_records_survive_the_store(given_spans: list[Span], given_records: list[Record]) -> None:
     store = DuckDBStore(":memory:")
     store.add(Batch(spans=given_spans, records=given_records))
