@@ -280,9 +280,7 @@ class _Memory:
             return True
         return max(times[0], others[0]) - min(times[1], others[1]) <= JOIN_WINDOW_NS
 
-    def fetch(
-        self, sources: Collection[str]
-    ) -> tuple[list[Span], list[Record], dict[tuple[str, str], Identity]]:
+    def fetch(self, sources: Collection[str]) -> tuple[list[Span], list[Record], dict[tuple[str, str], Identity]]:
         """All spans and records of ``sources``, which a closure has brought into memory."""
         spans = [span for source in sources for span in self._spans.get(source, {}).values()]
         records = [self._records[source] for source in sources if source in self._records]

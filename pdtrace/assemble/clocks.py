@@ -47,11 +47,11 @@ def _reference(draft: Draft) -> str:
     edges = sorted(draft.reading.edges, key=lambda e: (_EDGE_RANK[e.kind], e.start_ns, e.span_id))
     if edges:
         return edges[0].clock
-    visits = sorted(
-        [*draft.reading.envelopes, *draft.reading.legs, *draft.reading.activities],
-        key=lambda v: (v.role not in ("prefill", "aggregated"), v.start_ns, v.span_id),
+    visits: list[Envelope | Leg | Activity] = [*draft.worker_visits(), *draft.reading.activities]
+    first = min(
+        visits, key=lambda v: (v.role not in ("prefill", "aggregated"), v.start_ns, v.span_id, v.clock), default=None
     )
-    return visits[0].clock if visits else ""
+    return first.clock if first else ""
 
 
 _EDGE_RANK = {"client": 0, "frontend": 1, "router": 2, "": 3}
@@ -71,17 +71,12 @@ def _causal_edges(draft: Draft) -> Iterator[Before]:
     for item in _stamped(draft):
         if item.span_id and (item.span_id not in by_span or by_span[item.span_id].start_ns > item.start_ns):
             by_span[item.span_id] = item
-    for span in draft.tree.spans:
-        child = by_span.get(span.span_id)
-        if child is None:
-            continue
-        for above in draft.tree.ancestors(span):
-            parent = by_span.get(above.span_id)
-            if parent is not None:
-                if parent.clock != child.clock:
-                    why = "a call is sent before it is received"
-                    yield Before(parent.clock, above.start_ns, child.clock, span.start_ns, why)
-                break
+    if len({item.clock for item in by_span.values()}) > 1:
+        for span, above in draft.tree.nearest_above(by_span):
+            parent, child = by_span[above.span_id], by_span[span.span_id]
+            if parent.clock != child.clock:
+                why = "a call is sent before it is received"
+                yield Before(parent.clock, above.start_ns, child.clock, span.start_ns, why)
     yield from _first_token_edges(draft)
     yield from _transfer_edges(draft)
 
@@ -98,20 +93,26 @@ def _first_token_edges(draft: Draft) -> Iterator[Before]:
     for prefill in finished:
         for visit in answering:
             if visit.role == "decode" and visit.attempt == prefill.attempt:
-                assert prefill.first_token_ns is not None and visit.first_token_ns is not None
+                assert prefill.first_token_ns is not None
+                assert visit.first_token_ns is not None
                 why = "P finishes the prompt before D makes the first token"
                 yield Before(prefill.clock, prefill.first_token_ns, visit.clock, visit.first_token_ns, why)
 
 
 def _transfer_edges(draft: Draft) -> Iterator[Before]:
     """What P sent arrives on D after it was sent: compared rank by rank, at the ends only (a read may be posted early)."""
-    transfers = [a for a in draft.reading.activities if a.stage == "handoff" and a.side and a.end_ns and not a.failed]
-    for sent in transfers:
-        for received in transfers:
-            same = (sent.attempt, sent.rank, sent.chunk) == (received.attempt, received.rank, received.chunk)
-            if same and sent.side == "send" and received.side == "receive":
-                why = "a transfer is received after it was sent"
-                yield Before(sent.clock, sent.end_ns, received.clock, received.end_ns, why)
+    last_end: dict[tuple[int, str, str], dict[str, Activity]] = {}
+    for activity in draft.reading.activities:
+        if activity.stage == "handoff" and activity.side and activity.end_ns and not activity.failed:
+            sides = last_end.setdefault((activity.attempt, activity.rank, activity.chunk), {})
+            known = sides.get(activity.side)
+            if known is None or activity.end_ns > known.end_ns:
+                sides[activity.side] = activity
+    for sides in last_end.values():
+        if len(sides) == 2:
+            sent, received = sides["send"], sides["receive"]
+            why = "a transfer is received after it was sent"
+            yield Before(sent.clock, sent.end_ns, received.clock, received.end_ns, why)
 
 
 def _closed(least: _Bounds, clocks: list[str]) -> _Bounds:

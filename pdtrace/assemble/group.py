@@ -7,6 +7,7 @@ read what the spans say (dialects do that) and asks only for their identities.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -132,14 +133,12 @@ def _anchor_below(span: Span, inherited: Span | None, identities: dict[SpanKey, 
     above, here = identities[inherited.key].part, identities[span.key].part
     if above == "edge":
         return inherited
-    if here == "edge" or above == "inner" and here != "inner":
+    if here == "edge" or (above == "inner" and here != "inner"):
         return span
     return inherited
 
 
-def _unit(
-    top: Span, inside: list[Span], by_key: dict[SpanKey, Span], identities: dict[SpanKey, Identity]
-) -> _Unit:
+def _unit(top: Span, inside: list[Span], by_key: dict[SpanKey, Span], identities: dict[SpanKey, Identity]) -> _Unit:
     mine = [identities[span.key] for span in inside]
     is_edge = identities[top.key].part == "edge"
     end_ns = max(max(span.end_ns, span.start_ns) for span in inside)
@@ -239,7 +238,7 @@ def _join_holders(sharing: list[_Unit], join: str) -> None:
             _merge(min(near, key=lambda edge: _distance_ns(edge, unit)), unit, join)
         else:
             left.append(unit)
-    for before, after in zip(left, left[1:], strict=False):
+    for before, after in itertools.pairwise(left):
         if _near(_root(before), after):
             _merge(before, after, join)
 
@@ -308,7 +307,7 @@ def _join_one_trace(members: list[_Unit]) -> None:
             _attach(unit, inside)
     loose = _roots(members, lambda u: u.edge is None and u.makes_request)
     if not edges and len(loose) == 2 and _complementary(*loose):
-        _merge(*loose, "trace_id")
+        _merge(loose[0], loose[1], "trace_id")
     requests = _roots(members, lambda u: u.makes_request)
     for unit in _roots(members, lambda u: not u.makes_request):
         if len(requests) == 1:

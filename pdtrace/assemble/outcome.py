@@ -13,7 +13,9 @@ _INVALID = frozenset((400, 404, 413, 422))
 _REJECTED = frozenset((429, 503, 529))
 _TIMED_OUT = frozenset((408, 504))
 _CLIENT_CLOSED = 499
-_WASTABLE_CONTAINERS = frozenset(("container", "decode", "kv_hold"))
+_NEVER_WASTED = frozenset(("container", "decode", "kv_hold"))
+#: What a recompute does again: P's whole side and the load of its result.
+_REDONE = frozenset(("prefill_queue", "bootstrap", "prefill", "prefill_opaque", "handoff"))
 
 
 def judge(draft: Draft) -> None:
@@ -44,7 +46,7 @@ def _find_end(draft: Draft) -> None:
 
 
 def _outcome(draft: Draft) -> tuple[str, str]:
-    reading, facts = draft.reading, draft.reading.facts
+    _reading, facts = draft.reading, draft.reading.facts
     stated = facts.get("outcome")
     if stated in OUTCOMES:
         return str(stated), str(facts.get("error", ""))
@@ -150,7 +152,7 @@ def _still_open(draft: Draft) -> tuple[str, str]:
 
 def _add_waste(draft: Draft) -> None:
     """Time on attempts that were thrown away, as the union of their work and waits inside the request."""
-    thrown_away = [a for a in draft.reading.activities if a.stage not in _WASTABLE_CONTAINERS and _wasted(a, draft)]
+    thrown_away = _thrown_away(draft)
     if not thrown_away:
         return
     end_ns = draft.t1_ns if draft.t1_ns is not None else draft.end_ns or draft.horizon_ns
@@ -164,17 +166,23 @@ def _add_waste(draft: Draft) -> None:
         )
 
 
-def _wasted(activity: Activity, draft: Draft) -> bool:
-    if activity.role:
-        later = [i.attempt for i in (*draft.worker_visits(), *draft.reading.activities) if i.role == activity.role]
-        if activity.attempt < max(later):
-            return True
-    recomputes = [a for a in draft.reading.activities if a.stage == "recompute"]
-    if recomputes and activity.stage in ("prefill_queue", "bootstrap", "prefill", "prefill_opaque", "handoff"):
-        return activity.start_ns < min(a.start_ns for a in recomputes) and activity.attempt <= min(
-            a.attempt for a in recomputes
-        )
-    return draft.outcome == "rejected" and activity.role == "prefill"
+def _thrown_away(draft: Draft) -> list[Activity]:
+    """Activities of attempts that a later one replaced, of loads given up, and of prefills nobody used."""
+    activities = [a for a in draft.reading.activities if a.stage not in _NEVER_WASTED]
+    last: dict[str, int] = {}
+    for item in (*draft.worker_visits(), *activities):
+        if item.role:
+            last[item.role] = max(last.get(item.role, 0), item.attempt)
+    recomputes = [a for a in activities if a.stage == "recompute"]
+    redone_ns = min((a.start_ns for a in recomputes), default=0)
+    redone_attempt = min((a.attempt for a in recomputes), default=0)
+    return [
+        a
+        for a in activities
+        if a.attempt < last.get(a.role, 0)
+        or (a.stage in _REDONE and a.start_ns < redone_ns and a.attempt <= redone_attempt)
+        or (draft.outcome == "rejected" and a.role == "prefill")
+    ]
 
 
 def _union_ns(activities: list[Activity], low_ns: int, high_ns: int) -> int:

@@ -275,7 +275,7 @@ def _workers(draft: Draft) -> tuple[str | None, str | None]:
     facts = draft.reading.facts
     found: list[str | None] = []
     for role, fact in (("prefill", "prefill_worker"), ("decode", "decode_worker")):
-        items = [i for i in (*draft.reading.legs, *draft.reading.envelopes) if i.role in (role, "aggregated")]
+        items = [visit for visit in draft.worker_visits() if visit.role in (role, "aggregated")]
         candidates = [(i.attempt, i.start_ns, i.worker) for i in items if i.worker]
         if not candidates:
             activities = [a for a in draft.of_role(role, "aggregated") if a.worker]

@@ -101,9 +101,7 @@ def _union(group: list[Activity]) -> list[Activity]:
 def _merged(run: list[Activity]) -> Activity:
     if len(run) == 1:
         return run[0]
-    ranks = [
-        {"rank": a.rank, "start_ns": a.start_ns, "end_ns": a.end_ns, "span_id": a.span_id} for a in run
-    ]
+    ranks = [{"rank": a.rank, "start_ns": a.start_ns, "end_ns": a.end_ns, "span_id": a.span_id} for a in run]
     return replace(
         run[0],
         end_ns=max(a.end_ns for a in run),

@@ -6,8 +6,10 @@ Owns the choice of the basis and of the first token (definitions section 1). P's
 from __future__ import annotations
 
 from pdtrace.assemble.draft import Draft
-from pdtrace.model import Activity, Edge, Envelope, TtftClaim
+from pdtrace.model import Activity, Edge, Envelope, Leg, TtftClaim
 
+#: Held or reserved for a request: no sign that the worker has begun or is still at it.
+_NOT_A_VISIT = frozenset(("kv_hold", "bootstrap"))
 _BASES = ("client", "frontend", "router")
 
 
@@ -134,11 +136,13 @@ def _extent(draft: Draft, role: str) -> tuple[int, int] | None:
 
     A caller's stamps are on one clock and say when D was called; a worker's own span may outlive its answer.
     """
-    legs = [leg for leg in draft.reading.legs if leg.role == role and leg.end_is_trusted]
-    items: list[Activity | Envelope | object] = list(legs)
-    items = items or [e for e in draft.reading.envelopes if e.role == role]
-    items = items or [a for a in draft.reading.activities if a.role == role and a.stage not in ("kv_hold", "bootstrap")]
-    first = [i for i in items if i.attempt == min(x.attempt for x in items)]  # type: ignore[attr-defined]
-    if not first:
+    visits: list[Leg | Envelope | Activity] = [
+        leg for leg in draft.reading.legs if leg.role == role and leg.end_is_trusted
+    ]
+    visits = visits or [e for e in draft.reading.envelopes if e.role == role]
+    visits = visits or [a for a in draft.reading.activities if a.role == role and a.stage not in _NOT_A_VISIT]
+    if not visits:
         return None
-    return min(i.start_ns for i in first), max(max(i.end_ns, i.start_ns) for i in first)  # type: ignore[attr-defined]
+    first_attempt = min(visit.attempt for visit in visits)
+    first = [visit for visit in visits if visit.attempt == first_attempt]
+    return min(v.start_ns for v in first), max(max(v.end_ns, v.start_ns) for v in first)

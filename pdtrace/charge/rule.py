@@ -174,9 +174,7 @@ def _total(
             hidden[rows, code] = union - exposed[rows, code]
 
 
-def _merge(
-    owner: npt.NDArray[np.int8], low: Ints, high: Ints
-) -> tuple[Ints, npt.NDArray[np.int8], Ints, Ints]:
+def _merge(owner: npt.NDArray[np.int8], low: Ints, high: Ints) -> tuple[Ints, npt.NDArray[np.int8], Ints, Ints]:
     """Join neighbouring segments of one request and one stage; drop empty segments."""
     row_of, column = np.nonzero(high > low)
     stage = owner[row_of, column]
@@ -192,9 +190,7 @@ def _merge(
     )
 
 
-def _collect(
-    pieces: Sequence[tuple[Ints, npt.NDArray[np.int8], Ints, Ints]], exposed: Ints, hidden: Ints
-) -> Charged:
+def _collect(pieces: Sequence[tuple[Ints, npt.NDArray[np.int8], Ints, Ints]], exposed: Ints, hidden: Ints) -> Charged:
     """Put the sections of all blocks back into the order of the requests."""
     count = len(exposed)
     if not pieces:

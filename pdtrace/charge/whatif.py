@@ -17,6 +17,7 @@ node's new end plus its own tail after it, and no sooner than its own length aft
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -128,7 +129,7 @@ def _union(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _overlap(nodes: Sequence[_Node]) -> bool:
-    return any(after.start_ns < before.end_ns for before, after in zip(nodes, nodes[1:], strict=False))
+    return any(after.start_ns < before.end_ns for before, after in itertools.pairwise(nodes))
 
 
 def _connect(t0_ns: int, nodes: list[_Node]) -> list[int]:

@@ -9,7 +9,7 @@ the tree around them, and appends what they say to a Reading. What a dialect can
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Protocol
 
 from pdtrace.model import Identity, Key, Log, Reading, Record, Span
@@ -51,6 +51,25 @@ class Tree:
             seen.add(above.key)
             yield above
             above = self.parent(above)
+
+    def nearest_above(self, marked: Container[str]) -> Iterator[tuple[Span, Span]]:
+        """(span, nearest ancestor) for every span whose id is ``marked`` and that has a marked ancestor; linear."""
+        above: dict[tuple[str, str], Span | None] = {}
+        for span in self.spans:
+            chain: list[Span] = []
+            at: Span | None = span
+            while at is not None and at.key not in above:
+                above[at.key] = None  # also ends a cycle
+                chain.append(at)
+                at = self.parent(at)
+            for link in reversed(chain):
+                parent = self.parent(link)
+                if parent is not None:
+                    above[link.key] = parent if parent.span_id in marked else above[parent.key]
+        for span in self.spans:
+            ancestor = above[span.key]
+            if ancestor is not None and span.span_id in marked:
+                yield span, ancestor
 
     def descendants(self, span: Span) -> Iterator[Span]:
         """All spans below, in no promised order; iterative, safe against depth and cycles."""
