@@ -57,7 +57,11 @@ slowest AS (
         count(*) AS p99_requests,
         CAST(sum(ttft_ns) AS DOUBLE) / count(*) AS p99_mean_ns,
         CAST(sum(COLUMNS('^section_.*_ns$')) AS DOUBLE) / count(*) AS 'p99_\0'
-    FROM (SELECT chosen.* FROM chosen JOIN everyone USING (cohort) WHERE chosen.ttft_ns >= everyone.quantiles[4])
+    FROM (
+        SELECT chosen.*
+        FROM chosen JOIN (SELECT cohort, quantiles[4] AS p99_ns FROM everyone) AS bound USING (cohort)
+        WHERE chosen.ttft_ns >= bound.p99_ns
+    )
     GROUP BY cohort
 )
 SELECT

@@ -15,11 +15,11 @@ WITH received AS (
     WHERE received_ns > 0 AND received_ns >= (SELECT max(received_ns) FROM records) - $back_ns
 ),
 derived AS (
-    SELECT source, max(received_ns) AS received_ns, bool_or(outcome = 'in_flight') AS in_flight
-    FROM request_sources JOIN requests USING (uid, t0_ns)
+    SELECT source, max(requests.received_ns) AS received_ns
+    FROM request_sources SEMI JOIN received USING (source) JOIN requests USING (uid, t0_ns)
     GROUP BY source
 )
-SELECT source FROM derived WHERE in_flight
+SELECT source FROM request_sources JOIN requests USING (uid, t0_ns) WHERE outcome = 'in_flight'
 UNION
 SELECT source FROM received LEFT JOIN derived USING (source)
 WHERE derived.received_ns IS NULL OR derived.received_ns < received.received_ns
