@@ -13,6 +13,7 @@ order, split or repetition of the same spans ends in the same requests.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Collection, Iterable
@@ -20,8 +21,10 @@ from collections.abc import Collection, Iterable
 from pdtrace.assemble import Limits, derive, identify, keys_of_record
 from pdtrace.assemble.group import JOIN_WINDOW_NS
 from pdtrace.dialects import DIALECTS
-from pdtrace.model import Batch, Identity, Key, Record, Request, Span
+from pdtrace.model import Batch, Identity, Key, Record, Rejection, Request, Span, SpanKey
 from pdtrace.store.contract import Added, KeyRow, Store
+
+log = logging.getLogger(__name__)
 
 #: Spans kept in memory for requests that may still grow; beyond it the least recently touched sources are dropped
 #: and read back from the store when something late arrives.
@@ -53,6 +56,8 @@ class Pipeline:
         self._memory = _Memory(store, most_spans_in_memory)
         self._dirty: set[str] = set()
         self._open: dict[str, Request] = {}
+        self._told: set[str] = set()
+        self.failures = 0  #: closures that could not be derived, each time they were tried
 
     def add(self, batch: Batch) -> Added:
         """Store a batch raw; what is new will be derived by the next ``derive``."""
@@ -83,8 +88,10 @@ class Pipeline:
         if not self._dirty:
             return 0
         sources = self._memory.closure(self._dirty)
-        spans, records, identities = self._memory.fetch(sources)
-        requests = derive(spans, records, now_ns=now_ns, limits=self._limits, identities=identities)
+        try:
+            requests = self._requests_of(sources, now_ns)
+        except Exception:  # noqa: BLE001 - whatever one request does to a dialect, the others must not wait for it
+            requests = self._requests_apart(sources, now_ns)
         self._label(requests, sources)
         self._store.replace_requests(sources, requests)
         self._dirty.clear()
@@ -118,6 +125,31 @@ class Pipeline:
             total += self.derive(now_ns)
         return total
 
+    def _requests_of(self, sources: Collection[str], now_ns: int | None) -> list[Request]:
+        spans, records, identities = self._memory.fetch(sources)
+        return derive(spans, records, now_ns=now_ns, limits=self._limits, identities=identities)
+
+    def _requests_apart(self, sources: Collection[str], now_ns: int | None) -> list[Request]:
+        """Something in ``sources`` cannot be derived: closure by closure, leaving out (counted) those that fail."""
+        requests: list[Request] = []
+        rejections: list[Rejection] = []
+        waiting = set(sources)
+        while waiting:
+            closure = self._memory.closure({min(waiting)})
+            waiting -= closure
+            try:
+                requests += self._requests_of(closure, now_ns)
+            except Exception as problem:
+                reason = f"deriving failed ({type(problem).__name__}: {problem}); a fault of pdtrace, please report it"
+                rejections.append(Rejection("request", "derive", " ".join(reason.split())[:500]))
+                if reason not in self._told:  # once each: a request that grows is derived again and again
+                    self._told.add(reason)
+                    log.error("%s; first in %s", reason, ", ".join(sorted(closure)[:3]), exc_info=problem)
+        self.failures += len(rejections)
+        if rejections:
+            self._store.add(Batch(rejections=rejections))
+        return requests
+
     def _label(self, requests: list[Request], sources: Collection[str]) -> None:
         """Put the run a user named at ingest on requests whose telemetry names none."""
         unlabelled = [request for request in requests if request.run is None]
@@ -146,7 +178,7 @@ def sources_disjoint(mine: Iterable[str], others: Collection[str]) -> bool:
     return not any(source in others for source in mine)
 
 
-def _keys_of(batch: Batch, identities: dict[tuple[str, str], Identity]) -> list[KeyRow]:
+def _keys_of(batch: Batch, identities: dict[SpanKey, Identity]) -> list[KeyRow]:
     """Join keys by source, each once, with the time they were seen in."""
     seen: dict[tuple[str, Key], tuple[int, int]] = {}
     for span in batch.spans:
@@ -191,7 +223,7 @@ class _Memory:
         self._most_spans = most_spans
         self._spans: OrderedDict[str, dict[str, Span]] = OrderedDict()
         self._records: dict[str, Record] = {}
-        self._identities: dict[tuple[str, str], Identity] = {}
+        self._identities: dict[SpanKey, Identity] = {}
         self._times: dict[str, tuple[int, int]] = {}
         self._keys: dict[str, set[Key]] = defaultdict(set)
         self._holders: dict[Key, set[str]] = defaultdict(set)
@@ -199,17 +231,13 @@ class _Memory:
         self._elsewhere = {hash(source) for source in store.sources()}
         self._count = 0
 
-    def put(
-        self, spans: Collection[Span], records: Collection[Record], identities: dict[tuple[str, str], Identity]
-    ) -> None:
+    def put(self, spans: Collection[Span], records: Collection[Record], identities: dict[SpanKey, Identity]) -> None:
         for source in {span.trace_id for span in spans} | {record.source for record in records}:
             if hash(source) in self._elsewhere:
                 self._load([source])
         self._keep(spans, records, identities)
 
-    def _keep(
-        self, spans: Collection[Span], records: Collection[Record], identities: dict[tuple[str, str], Identity]
-    ) -> None:
+    def _keep(self, spans: Collection[Span], records: Collection[Record], identities: dict[SpanKey, Identity]) -> None:
         for span in spans:
             inside = self._spans.get(span.trace_id)
             if inside is None:
@@ -280,7 +308,7 @@ class _Memory:
             return True
         return max(times[0], others[0]) - min(times[1], others[1]) <= JOIN_WINDOW_NS
 
-    def fetch(self, sources: Collection[str]) -> tuple[list[Span], list[Record], dict[tuple[str, str], Identity]]:
+    def fetch(self, sources: Collection[str]) -> tuple[list[Span], list[Record], dict[SpanKey, Identity]]:
         """All spans and records of ``sources``, which a closure has brought into memory."""
         spans = [span for source in sources for span in self._spans.get(source, {}).values()]
         records = [self._records[source] for source in sources if source in self._records]
@@ -292,7 +320,7 @@ class _Memory:
             source, inside = self._spans.popitem(last=False)
             self._count -= len(inside)
             for span_id in inside:
-                self._identities.pop((source, span_id), None)
+                self._identities.pop(source + span_id, None)
             self._records.pop(source, None)
             self._times.pop(source, None)
             for key in self._keys.pop(source, ()):

@@ -29,10 +29,10 @@ _WRITTEN: Final[tuple[tuple[str, str, str], ...]] = (
     ("rejected", "pdtrace_rejected", "Things that were not kept, with a reason (see pdtrace doctor)."),
     ("transactions", "pdtrace_transactions", "Transactions that stored telemetry."),
     ("store_failures", "pdtrace_store_failures", "Transactions that failed and were tried again."),
-    ("lost_batches", "pdtrace_lost_batches", "Batches that the store refused for good."),
+    ("lost", "pdtrace_lost", "Spans, records, logs and points that the store refused for good."),
     ("derived", "pdtrace_requests_derived", "Requests derived, again or for the first time."),
     ("closed", "pdtrace_requests_closed", "Requests closed because nothing came for the quiet time."),
-    ("derive_failures", "pdtrace_derive_failures", "Failures while deriving requests (see pdtrace doctor)."),
+    ("derive_failures", "pdtrace_derive_failures", "Derivations of everything that failed (see pdtrace doctor)."),
     ("add_seconds", "pdtrace_store_seconds", "Time spent storing."),
     ("derive_seconds", "pdtrace_derive_seconds", "Time spent deriving."),
 )
@@ -58,6 +58,11 @@ class _Own(Collector):
         written: Written = self._writer.counts
         for field, name, text in _WRITTEN:
             yield CounterMetricFamily(name, text, value=getattr(written, field))
+        yield CounterMetricFamily(
+            "pdtrace_requests_failed",
+            "Requests that could not be derived (see pdtrace doctor).",
+            value=self._writer.failed_requests,
+        )
         yield CounterMetricFamily("pdtrace_refused_overload", "Exports told to come back.", value=self._inbox.refused)
         yield GaugeMetricFamily(
             "pdtrace_inbox_bytes", "Encoded bytes accepted and not committed.", value=self._inbox.waiting_bytes()

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import duckdb
 
@@ -31,6 +31,8 @@ MAX_TOLD: Final = 200  #: different failures that are logged
 
 class Deriving(Protocol):
     """What the writer needs of the pipeline."""
+
+    failures: int  #: requests that could not be derived; the pipeline tells and stores them itself
 
     def add(self, batch: Batch) -> Added:
         """Store a batch."""
@@ -64,8 +66,8 @@ class Written:
     derived: int = 0
     closed: int = 0
     store_failures: int = 0  #: transactions that failed and were tried again
-    lost_batches: int = 0  #: batches that the store refuses for good
-    derive_failures: int = 0
+    lost: int = 0  #: things (rejections too) that the store refuses for good
+    derive_failures: int = 0  #: whole steps that failed; single requests are counted by the pipeline
     add_seconds: float = 0.0
     derive_seconds: float = 0.0
     committed_lag_ns: int = 0  #: of the last transaction: oldest receive to commit
@@ -104,6 +106,11 @@ class Writer:
         if arrivals:
             self._write(arrivals)
         return len(arrivals)
+
+    @property
+    def failed_requests(self) -> int:
+        """Requests that could not be derived, each time they were tried."""
+        return self._pipeline.failures
 
     def derive(self) -> None:
         """Derive what changed. A failure is counted, logged once per text and kept for `pdtrace doctor`."""
@@ -146,7 +153,7 @@ class Writer:
 
     def _write(self, arrivals: Sequence[Arrival]) -> None:
         started = time.perf_counter()
-        if self._stored(arrivals):
+        if self._stored(_merged([arrival.batch for arrival in arrivals])):
             self._log.mark_committed([arrival.position for arrival in arrivals])
         else:
             log.error("stopping with %d batches unwritten; the next start replays them", len(arrivals))
@@ -154,35 +161,36 @@ class Writer:
         self.counts.add_seconds += time.perf_counter() - started
         self.counts.committed_lag_ns = self._now_ns() - min(arrival.received_ns for arrival in arrivals)
 
-    def _stored(self, arrivals: Sequence[Arrival]) -> bool:
-        """Store all of ``arrivals``; False only if the store cannot be written and the service is stopping.
+    def _stored(self, batch: Batch) -> bool:
+        """Store ``batch``; False only if the store cannot be written and the service is stopping.
 
-        While the disk is full it waits. If one of several batches makes the transaction fail, they go one by one, and
-        the one that fails alone is given up: kept for ever it would stop everything behind it.
+        While the disk is full it waits. If something in the batch makes the transaction fail, its halves are tried, and
+        the one thing that fails alone is given up: kept for ever it would stop everything behind it.
         """
         while True:
             try:
-                self._add([arrival.batch for arrival in arrivals])
+                self._add(batch)
                 return True
             except Exception as problem:
                 if is_fatal(problem):
                     raise
                 self.counts.store_failures += 1
                 if not is_temporary(problem):
-                    if len(arrivals) > 1:
-                        return all(self._stored([arrival]) for arrival in arrivals)
-                    self._give_up(arrivals[0], problem)
+                    parts = _halves(batch)
+                    if parts:
+                        return all(self._stored(part) for part in parts)
+                    self._give_up(batch, problem)
                     return True
                 self._tell(f"the store cannot be written, trying again: {_what(problem)}")
                 if self._stop.wait(RETRY_EVERY_S):
                     return False
 
-    def _give_up(self, arrival: Arrival, problem: Exception) -> None:
-        batch = arrival.batch
-        things = len(batch.spans) + len(batch.records) + len(batch.logs) + len(batch.points)
-        self.counts.lost_batches += 1
-        self._tell(f"the store refused a batch of {things} spans, logs or points, which are lost: {_what(problem)}")
-        self._reject(Rejection("span", "store", f"the store refused their batch: {_what(problem)}", things))
+    def _give_up(self, batch: Batch, problem: Exception) -> None:
+        what = _KINDS[_things(batch)[0][0]]
+        self.counts.lost += 1
+        self._tell(f"the store refused a {what}, which is lost: {_what(problem)}")
+        if what != "rejection":
+            self._reject(Rejection(what, "store", f"the store refused it ({_what(problem)}); please report it"))
 
     def _derive_failed(self, step: str, problem: Exception) -> None:
         if is_fatal(problem):
@@ -203,9 +211,9 @@ class Writer:
             self._told.add(text)
             log.error(text, exc_info=log.isEnabledFor(logging.DEBUG))
 
-    def _add(self, batches: Sequence[Batch]) -> None:
-        batch = batches[0] if len(batches) == 1 else _merged(batches)
-        added = self._pipeline.add(batch)
+    def _add(self, batch: Batch) -> None:
+        # A copy: the pipeline adds the records it finds in logs, and must find none of them there when it tries again.
+        added = self._pipeline.add(_merged([batch]))
         counts = self.counts
         counts.transactions += 1
         counts.spans += len(added.spans)
@@ -241,6 +249,25 @@ def _merged(batches: Sequence[Batch]) -> Batch:
         merged.points += batch.points
         merged.rejections += batch.rejections
     return merged
+
+
+#: Field of Batch -> what one item of it is called in a Rejection.
+_KINDS: Final = {"spans": "span", "records": "record", "logs": "log", "points": "point", "rejections": "rejection"}
+
+
+def _things(batch: Batch) -> list[tuple[str, Any]]:
+    return [(kind, item) for kind in _KINDS for item in getattr(batch, kind)]
+
+
+def _halves(batch: Batch) -> list[Batch]:
+    """The batch in two parts; [] if it holds one thing."""
+    things = _things(batch)
+    if len(things) <= 1:
+        return []
+    halves = [Batch(), Batch()]
+    for position, (kind, item) in enumerate(things):
+        getattr(halves[2 * position // len(things)], kind).append(item)
+    return halves
 
 
 def _what(problem: Exception) -> str:

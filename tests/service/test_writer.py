@@ -7,7 +7,7 @@ import logging
 import duckdb
 import pytest
 
-from pdtrace.model import Batch, Rejection, Span
+from pdtrace.model import Batch, Log, Rejection, Span
 from pdtrace.otlp.intake import Overloaded
 from pdtrace.service import writer as writer_module
 from pdtrace.service.inbox import Inbox
@@ -24,6 +24,9 @@ def full_disk() -> StoreError:
     problem = StoreError("cannot write to x.duckdb: No space left on device")
     problem.__cause__ = duckdb.IOException("No space left on device")
     return problem
+
+
+LOG = Log(1, "INFO", "", "text", "", {}, {})
 
 
 class FakeLog:
@@ -51,19 +54,27 @@ class FakePipeline:
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
+        self.logs: list[Log] = []
         self.rejections: list[Rejection] = []
+        self.failures_for_ever: Exception | None = None
         self.transactions: list[int] = []
-        self.failures: list[Exception] = []  #: raised by the next calls of add, in order
+        self.next_failures: list[Exception] = []  #: raised by the next calls of add, in order
         self.derive_failure: Exception | None = None
         self.derived = 0
+        self.failures = 0
 
     def add(self, batch: Batch) -> Added:
-        if self.failures:
-            raise self.failures.pop(0)
+        if self.failures_for_ever:
+            raise self.failures_for_ever
+        if self.next_failures:
+            raise self.next_failures.pop(0)
         if any(s.name == "poison" for s in batch.spans):
             raise ValueError("cannot store this")
         self.spans += batch.spans
+        self.logs += batch.logs
         self.rejections += batch.rejections
+        if batch.records:
+            batch.records.append(batch.records[0])  # as the pipeline does with records found in logs
         if batch.spans:
             self.transactions.append(len(batch.spans))
         return Added(batch.spans, batch.records, 0, 0)
@@ -155,19 +166,33 @@ def test_a_log_that_cannot_be_written_refuses_and_frees_the_place(log: FakeLog, 
     assert writer.write_waiting() == 0
 
 
-def test_one_bad_batch_is_given_up_counted_and_the_others_are_kept(
+def test_one_bad_span_is_given_up_counted_and_the_others_are_kept(
     log: FakeLog, pipeline: FakePipeline, caplog: pytest.LogCaptureFixture
 ) -> None:
     inbox, writer = make(log, pipeline)
-    send(inbox, 1)
-    send(inbox, 2, 3, name="poison")
-    send(inbox, 4)
+    send(inbox, 1, 2)
+    send(inbox, 3, name="poison")
+    send(inbox, 4, 5, 6)
+    inbox.accept("logs", b"x", "protobuf", Batch(logs=[LOG], rejections=[Rejection("log", "grpc", "bad")]))
     with caplog.at_level(logging.ERROR):
         writer.write_waiting()
-    assert [s.span_id[-1] for s in pipeline.spans] == ["1", "4"]
-    assert writer.counts.lost_batches == 1
-    assert [(r.what, r.where, r.count) for r in pipeline.rejections] == [("span", "store", 2)]
+    assert sorted(s.span_id[-1] for s in pipeline.spans) == ["1", "2", "4", "5", "6"]
+    assert pipeline.logs == [LOG]
+    assert writer.counts.lost == 1
+    assert sorted((r.what, r.where, r.count) for r in pipeline.rejections) == [("log", "grpc", 1), ("span", "store", 1)]
     assert "cannot store this" in caplog.text
+    assert log.kept == {}
+
+
+def test_a_batch_that_can_never_be_stored_ends(log: FakeLog, pipeline: FakePipeline) -> None:
+    """Every transaction fails, also that of the rejections: everything is given up, nothing loops."""
+    inbox, writer = make(log, pipeline)
+    inbox.accept(
+        "traces", b"x", "protobuf", Batch(spans=[span(1), span(2)], logs=[LOG], rejections=[Rejection("log", "g", "b")])
+    )
+    pipeline.failures_for_ever = ValueError("no")
+    writer.write_waiting()
+    assert writer.counts.lost == 4
     assert log.kept == {}
 
 
@@ -175,7 +200,7 @@ def test_a_full_disk_is_waited_for(log: FakeLog, pipeline: FakePipeline, monkeyp
     monkeypatch.setattr(writer_module, "RETRY_EVERY_S", 0.001)
     inbox, writer = make(log, pipeline)
     send(inbox, 1)
-    pipeline.failures = [OSError(28, "No space left on device"), full_disk(), full_disk()]
+    pipeline.next_failures = [OSError(28, "No space left on device"), full_disk(), full_disk()]
     writer.write_waiting()
     assert pipeline.transactions == [1]
     assert writer.counts.store_failures == 3
@@ -188,7 +213,7 @@ def test_stopping_on_a_full_disk_keeps_the_log_for_the_next_start(
     monkeypatch.setattr(writer_module, "RETRY_EVERY_S", 0.001)
     inbox, writer = make(log, pipeline)
     send(inbox, 1)
-    pipeline.failures = [OSError(28, "No space left on device")] * 10_000_000
+    pipeline.next_failures = [OSError(28, "No space left on device")] * 10_000_000
     writer.start()
     assert writer.drain(30)
     assert len(log.kept) == 1
@@ -213,7 +238,7 @@ def test_a_failing_derivation_is_counted_told_once_and_ingest_goes_on(
 
 def test_a_database_that_shut_itself_down_ends_the_writer(log: FakeLog, pipeline: FakePipeline) -> None:
     inbox, writer = make(log, pipeline)
-    pipeline.failures = [duckdb.FatalException("database has been invalidated")]
+    pipeline.next_failures = [duckdb.FatalException("database has been invalidated")]
     send(inbox, 1)
     writer.start()
     assert writer.drain(30)
