@@ -53,11 +53,11 @@ class Reader(Protocol):
     def request(self, any_id: str) -> list[Row]:
         """Every request with this uid, request id, alias or trace id, in full ([] if none).
 
-        The row of ``requests`` plus: aliases, dialects, activities (stage, start_ns, end_ns, worker, role, attempt,
-        rank, span_id, dialect, failed, open, detail), sections as an ordered list of [stage, start_ns, end_ns] under
-        ``section_list``, ttft_claims (name, ttft_ns, difference_ns, measures), evidence (name, value, unit, text,
-        span_id), warning_list (code, text), offsets (clock, reference, low_ns, high_ns, applied_ns),
-        token_times_ns, wasted_ns, span_count.
+        The row of ``requests`` plus: aliases, dialects, sources, activities (stage, start_ns, end_ns, worker, role,
+        attempt, rank, span_id, dialect, failed, open, detail), sections as an ordered list of [stage, start_ns, end_ns]
+        under ``section_list`` (``section_list_to_end`` without a first token), ttft_claims (name, ttft_ns,
+        difference_ns, measures), evidence (name, value, unit, text, span_id), warning_list (code, text), offsets
+        (clock, reference, low_ns, high_ns, applied_ns), token_times_ns, wasted_ns, wasted_gpu_seconds, span_count.
         """
 
     def details(self, uids: Sequence[str]) -> list[Row]:
@@ -68,7 +68,11 @@ class Reader(Protocol):
 
     def spans(self, uid: str) -> list[Row]:
         """Raw spans of one request: trace_id, span_id, parent_id, name, kind, start_ns, end_ns, scope, resource,
-        attributes, events, links, status, status_message, received_ns."""
+        attributes, events, links, status, status_message, received_ns.
+
+        These are all spans of the traces it was made of: of a trace with several requests, those of the others too.
+        Bytes and non-finite doubles are tagged objects: {"$bytes": base64}, {"$double": "NaN"}.
+        """
 
     def ttft(self, by: Sequence[str], filters: Filters) -> list[Row]:
         """Per group: the ``by`` values, requests (with a TTFT), mean_ns, p50_ns, p90_ns, p95_ns, p99_ns, sections

@@ -182,7 +182,6 @@ def _drop_requests(con: duckdb.DuckDBPyConnection, sources: Collection[str], new
     stamps = [r.t0_ns for r in new] + [a.start_ns for r in new for a in r.activities] + [r.last_ns for r in new]
     low, high = (min(stamps) - REPLACED_WITHIN_NS, max(stamps) + REPLACED_WITHIN_NS) if stamps else (None, None)
     con.register("given_sources", pa.table({"source": pa.array(list(sources), pa.string())}))
-    con.register("given_uids", pa.table({"uid": pa.array([r.uid for r in new], pa.string())}))
     doomed = con.sql(
         """
         SELECT DISTINCT uid, t0_ns

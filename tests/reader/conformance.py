@@ -187,6 +187,11 @@ class ReaderConformance:
         assert reader.request("nobody") == []
         assert reader.spans("nobody") == []
 
+    def test_many_in_full_are_what_one_in_full_is(self, reader: Reader) -> None:
+        rows = reader.details(["wait", "nobody", "ok"])
+        assert rows == [*reader.request("ok"), *reader.request("wait")]
+        assert reader.details([]) == []
+
     def test_raw_spans_come_by_start_and_keep_their_types(self, reader: Reader) -> None:
         outer, inner = reader.spans("ok")
         assert (outer["name"], inner["name"]) == ("POST /v1/chat/completions", "prefill")
