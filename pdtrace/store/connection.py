@@ -27,7 +27,7 @@ class Connection:
 
     DuckDB checkpoints inside a commit when its write-ahead log passes a threshold (16 MB by default), which stalls
     that commit for up to a second. The threshold is raised and a timer checkpoints instead.
-    Source: measured on DuckDB 2.0.1; docs/adr/0001 has the figures.
+    Source: measured on DuckDB 2.0.1; docs/adr/0001 has the decision.
     """
 
     def __init__(self, path: str | Path, *, read_only: bool = False) -> None:
