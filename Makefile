@@ -34,7 +34,7 @@ browser:
 
 demo: install
 	@mkdir -p $(dir $(DEMO_DB))
-	@$(BIN)/python -m pdtrace.demo --up --db $(DEMO_DB)
+	@$(BIN)/python -m pdtrace.demo --up --db $(DEMO_DB) --backfill 60
 
 lint: install
 	$(BIN)/ruff check .
