@@ -16,6 +16,9 @@ from typing import Any, Literal, NamedTuple
 Value = Any  # str | bool | int | float | bytes | list[Value] | dict[str, Value] | None: an OTLP AnyValue as Python
 
 
+SpanKey = str  # trace id followed by span id, 48 hex digits
+
+
 class SpanEvent(NamedTuple):
     """A timed event on a span (OTLP Span.Event)."""
 
@@ -47,10 +50,22 @@ class Span:
     status_message: str = ""
     received_ns: int = 0
 
+    _key: str = field(default="", init=False, repr=False)
+    _parent_key: str = field(default="", init=False, repr=False)
+
     @property
-    def key(self) -> tuple[str, str]:
-        """Identity of the span: (trace_id, span_id)."""
-        return (self.trace_id, self.span_id)
+    def key(self) -> SpanKey:
+        """Identity of the span: trace id and span id. One string, because a string remembers its hash."""
+        if not self._key:
+            self._key = self.trace_id + self.span_id
+        return self._key
+
+    @property
+    def parent_key(self) -> SpanKey:
+        """Identity of the parent; "" for a root."""
+        if not self._parent_key and self.parent_id:
+            self._parent_key = self.trace_id + self.parent_id
+        return self._parent_key
 
 
 @dataclass(slots=True, eq=False)

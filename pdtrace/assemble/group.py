@@ -12,9 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from pdtrace.model import Identity, Key, Record, RequestWarning, Span
-
-SpanKey = tuple[str, str]
+from pdtrace.model import Identity, Key, Record, RequestWarning, Span, SpanKey
 
 #: Two fragments with an equal key belong together if no more time than this lies between them. Exporters, stalled
 #: hand-offs and leases stay well below it; a room or id that is used again an hour later does not.
@@ -101,7 +99,7 @@ def _join_callers(
     called: dict[SpanKey, list[_Unit]] = defaultdict(list)
     for unit in units.values():
         if unit.edge is not None and unit.edge.parent_id:
-            parent = by_key.get((unit.edge.trace_id, unit.edge.parent_id))
+            parent = by_key.get(unit.edge.parent_key)
             if parent is not None and identities[anchor[parent.key].key].part == "leg":
                 called[anchor[parent.key].key].append(unit)
     for key, below in called.items():
@@ -119,7 +117,7 @@ def _find_anchor(
     while above is not None and above.key not in anchor and above.key not in seen:
         chain.append(above)
         seen.add(above.key)
-        above = by_key.get((above.trace_id, above.parent_id)) if above.parent_id else None
+        above = by_key.get(above.parent_key)
     inherited = anchor.get(above.key) if above is not None else None
     for link in reversed(chain):
         inherited = _anchor_below(link, inherited, identities)
@@ -154,7 +152,7 @@ def _unit(top: Span, inside: list[Span], by_key: dict[SpanKey, Span], identities
         start_ns=min(span.start_ns for span in inside),
         end_ns=end_ns,
         makes_request=any(identity.part != "inner" for identity in mine),
-        orphan=bool(top.parent_id) and (top.trace_id, top.parent_id) not in by_key,
+        orphan=bool(top.parent_id) and top.parent_key not in by_key,
         traces={top.trace_id},
         join="parent" if len(inside) > 1 else "none",
     )
@@ -244,8 +242,8 @@ def _join_holders(sharing: list[_Unit], join: str) -> None:
 
 
 def _by_start(unit: _Unit) -> tuple[int, int, str]:
-    first = min((span.key for span in unit.spans), default=("", ""))
-    return (unit.start_ns, unit.end_ns, "".join(first))
+    first = min((span.key for span in unit.spans), default="")
+    return (unit.start_ns, unit.end_ns, first)
 
 
 def _pairs(units: Sequence[_Unit]) -> Iterable[tuple[_Unit, _Unit]]:

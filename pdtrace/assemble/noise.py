@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pdtrace.model import Identity, Span
-
-SpanKey = tuple[str, str]
+from pdtrace.model import Identity, Span, SpanKey
 
 
 def telling_spans(spans: Sequence[Span], identities: dict[SpanKey, Identity]) -> list[Span]:
@@ -39,7 +37,7 @@ def _spread(
     while at is not None and at.key not in settled:
         settled.add(at.key)
         chain.append(at.key)
-        at = by_key.get((at.trace_id, at.parent_id)) if at.parent_id else None
+        at = by_key.get(at.parent_key)
     above = at.key if at is not None else None
     for key in reversed(chain):
         mine = identities.get(key)

@@ -141,9 +141,11 @@ def _closed_without_error(draft: Draft) -> tuple[str, str]:
 
 
 def _still_open(draft: Draft) -> tuple[str, str]:
-    if draft.now_ns is None:
-        return "unknown", "still open at the end of the input"
     explicit = any(not s.end_ns for s in draft.tree.spans)
+    if draft.now_ns is None:
+        ended = draft.tree.spans and not explicit
+        silent = "no span from the side that answers: how it ended is not known"
+        return "unknown", silent if ended else "still open at the end of the input"
     heard_ns = max((s.received_ns for s in draft.tree.spans), default=0) or draft.last_ns
     if explicit or draft.now_ns - heard_ns <= draft.limits.quiet_ns:
         return "in_flight", ""

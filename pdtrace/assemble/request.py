@@ -24,6 +24,7 @@ from pdtrace.dialects import DIALECTS, Dialect
 from pdtrace.dialects.contract import Tree
 from pdtrace.model import (
     Activity,
+    Envelope,
     Evidence,
     Identity,
     Key,
@@ -32,6 +33,7 @@ from pdtrace.model import (
     Request,
     Section,
     Span,
+    SpanKey,
 )
 from pdtrace.stages import STAGES
 
@@ -80,7 +82,7 @@ def derive(
     *,
     now_ns: int | None = None,
     limits: Limits | None = None,
-    identities: dict[tuple[str, str], Identity] | None = None,
+    identities: dict[SpanKey, Identity] | None = None,
     run: str | None = None,
 ) -> list[Request]:
     """All requests that ``spans`` and ``records`` hold, with charged sections: a pure function of its arguments.
@@ -97,7 +99,7 @@ def derive(
         Requests by window start.
     """
     known = {} if identities is None else identities
-    of_span: dict[tuple[str, str], Identity] = {}
+    of_span: dict[SpanKey, Identity] = {}
     for span in spans:
         identity = known.get(span.key) or identify(span)
         if identity is not None:
@@ -111,7 +113,7 @@ def derive(
     return requests
 
 
-def _draft(fragments: Group, identities: dict[tuple[str, str], Identity], now_ns: int | None, limits: Limits) -> Draft:
+def _draft(fragments: Group, identities: dict[SpanKey, Identity], now_ns: int | None, limits: Limits) -> Draft:
     tree = Tree(fragments.spans, identities)
     reading = Reading(warnings=list(fragments.warnings))
     by_dialect: dict[str, list[Span]] = defaultdict(list)
@@ -260,7 +262,7 @@ def _uid(draft: Draft) -> str:
         edge = min(draft.reading.edges, key=lambda e: (e.start_ns, e.trace_id, e.span_id))
         anchor = f"{edge.trace_id}/{edge.span_id}"
     elif draft.tree.spans:
-        anchor = "/".join(draft.tree.spans[0].key)
+        anchor = draft.tree.spans[0].key
     else:
         anchor = min(record.source for record in draft.group.records)
     return hashlib.blake2b(anchor.encode(), digest_size=10).hexdigest()
@@ -271,18 +273,19 @@ def _text(value: object) -> str | None:
 
 
 def _workers(draft: Draft) -> tuple[str | None, str | None]:
-    """The workers of the last attempt; an aggregated worker is both."""
+    """The workers of the last attempt, by their own name before their caller's; an aggregated worker is both."""
     facts = draft.reading.facts
     found: list[str | None] = []
     for role, fact in (("prefill", "prefill_worker"), ("decode", "decode_worker")):
-        items = [visit for visit in draft.worker_visits() if visit.role in (role, "aggregated")]
-        candidates = [(i.attempt, i.start_ns, i.worker) for i in items if i.worker]
-        if not candidates:
-            activities = [a for a in draft.of_role(role, "aggregated") if a.worker]
-            candidates = [(a.attempt, a.start_ns, a.worker) for a in activities]
-        last = max((attempt for attempt, _, _ in candidates), default=0)
-        first_of_last = min((c for c in candidates if c[0] == last), default=None)
-        found.append(_text(facts.get(fact)) or (first_of_last[2] if first_of_last else None))
+        roles = (role, "aggregated")
+        named = [
+            (v.attempt, isinstance(v, Envelope), -v.start_ns, v.worker)
+            for v in draft.worker_visits()
+            if v.role in roles
+        ]
+        named = named or [(a.attempt, False, -a.start_ns, a.worker) for a in draft.of_role(*roles)]
+        best = max((candidate for candidate in named if candidate[3]), default=None)
+        found.append(_text(facts.get(fact)) or (best[3] if best else None))
     return found[0], found[1]
 
 

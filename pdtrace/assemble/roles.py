@@ -7,7 +7,7 @@ nothing else.
 from __future__ import annotations
 
 from pdtrace.assemble.draft import Draft
-from pdtrace.model import Envelope, Leg, Role
+from pdtrace.model import Envelope, Leg, Role, SpanKey
 
 
 def resolve_roles(draft: Draft) -> None:
@@ -15,9 +15,9 @@ def resolve_roles(draft: Draft) -> None:
     reading = draft.reading
     if not reading.envelopes:
         return
-    callers: dict[tuple[str, str], Leg | Envelope] = {}
+    callers: dict[SpanKey, Leg | Envelope] = {}
     for visit in draft.worker_visits():
-        callers[(visit.trace_id, visit.span_id)] = visit
+        callers[visit.trace_id + visit.span_id] = visit
     for envelope in reading.envelopes:
         _inherit(envelope, draft, callers)
     open_role = [envelope for envelope in reading.envelopes if not envelope.role]
@@ -27,7 +27,7 @@ def resolve_roles(draft: Draft) -> None:
     _pair([envelope for envelope in open_role if not envelope.role], draft)
 
 
-def _inherit(envelope: Envelope, draft: Draft, callers: dict[tuple[str, str], Leg | Envelope]) -> None:
+def _inherit(envelope: Envelope, draft: Draft, callers: dict[SpanKey, Leg | Envelope]) -> None:
     span = draft.tree.find(envelope.trace_id, envelope.span_id)
     if span is None:
         return

@@ -181,12 +181,12 @@ def _merge(owner: npt.NDArray[np.int8], low: Ints, high: Ints) -> tuple[Ints, np
     new = np.ones(len(row_of), dtype=bool)
     new[1:] = (row_of[1:] != row_of[:-1]) | (stage[1:] != stage[:-1])
     first = np.flatnonzero(new)
-    last = np.append(first[1:], len(row_of)) - 1
+    last = np.append(first[1:], len(row_of))[: len(first)] - 1
     return (
         row_of[first],
         stage[first],
         low[row_of[first], column[first]],
-        high[row_of[last], column[last]] if len(first) else high[:0, 0],
+        high[row_of[last], column[last]],
     )
 
 

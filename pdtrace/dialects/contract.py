@@ -12,20 +12,20 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 from typing import Protocol
 
-from pdtrace.model import Identity, Key, Log, Reading, Record, Span
+from pdtrace.model import Identity, Key, Log, Reading, Record, Span, SpanKey
 
 
 class Tree:
     """The spans of one request: parents, children and identities, across traces."""
 
-    def __init__(self, spans: Sequence[Span], identities: dict[tuple[str, str], Identity]) -> None:
+    def __init__(self, spans: Sequence[Span], identities: dict[SpanKey, Identity]) -> None:
         self.spans = sorted(spans, key=lambda s: (s.start_ns, s.trace_id, s.span_id))
         self._identities = identities
         self._by_key = {s.key: s for s in self.spans}
-        self._children: dict[tuple[str, str], list[Span]] = {}
+        self._children: dict[SpanKey, list[Span]] = {}
         for span in self.spans:
             if span.parent_id:
-                self._children.setdefault((span.trace_id, span.parent_id), []).append(span)
+                self._children.setdefault(span.parent_key, []).append(span)
 
     def identity(self, span: Span) -> Identity:
         """What ``span`` was identified as."""
@@ -33,11 +33,11 @@ class Tree:
 
     def find(self, trace_id: str, span_id: str) -> Span | None:
         """The span with this identity, if it is part of the request."""
-        return self._by_key.get((trace_id, span_id))
+        return self._by_key.get(trace_id + span_id)
 
     def parent(self, span: Span) -> Span | None:
         """The parent, if it is part of the request."""
-        return self._by_key.get((span.trace_id, span.parent_id)) if span.parent_id else None
+        return self._by_key.get(span.parent_key)
 
     def children(self, span: Span) -> list[Span]:
         """Direct children, by start."""
@@ -54,7 +54,7 @@ class Tree:
 
     def nearest_above(self, marked: Container[str]) -> Iterator[tuple[Span, Span]]:
         """(span, nearest ancestor) for every span whose id is ``marked`` and that has a marked ancestor; linear."""
-        above: dict[tuple[str, str], Span | None] = {}
+        above: dict[SpanKey, Span | None] = {}
         for span in self.spans:
             chain: list[Span] = []
             at: Span | None = span

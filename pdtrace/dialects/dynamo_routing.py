@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final, Literal
 
 from pdtrace.dialects.contract import Tree, as_int, clock_of
-from pdtrace.model import Activity, Before, Envelope, Evidence, Failure, Leg, Reading, Role, Span
+from pdtrace.model import Activity, Before, Envelope, Evidence, Failure, Leg, Reading, Role, Span, SpanKey
 
 DIALECT: Final = "dynamo"
 
@@ -44,13 +44,13 @@ def read(mine: Sequence[Span], tree: Tree, out: Reading) -> None:
     out.fact("mode", _mode(list(legs.values())))
 
 
-def _read_legs(routes: Sequence[Span], out: Reading) -> dict[tuple[str, str], Leg]:
+def _read_legs(routes: Sequence[Span], out: Reading) -> dict[SpanKey, Leg]:
     """Legs by span key. Attempts are counted by start order, per caller, role and request id.
 
     ``request.attempt`` alone is not enough: a migration runs the prefill again with request.attempt 0. Counting per
     request id keeps the prompts of one /v1/completions list, which run side by side, from looking like retries.
     """
-    legs: dict[tuple[str, str], Leg] = {}
+    legs: dict[SpanKey, Leg] = {}
     seen: dict[tuple[str, str, str, str], int] = {}
     for span in routes:
         attributes = span.attributes
@@ -101,7 +101,7 @@ def _tell_prediction(span: Span, leg: Leg, out: Reading) -> None:
     out.evidence.append(Evidence("predicted_overlap_blocks", blocks, "blocks", text, span.span_id))
 
 
-def _read_choices(choices: Sequence[Span], legs: dict[tuple[str, str], Leg], tree: Tree, out: Reading) -> None:
+def _read_choices(choices: Sequence[Span], legs: dict[SpanKey, Leg], tree: Tree, out: Reading) -> None:
     """select_worker is ``route``; the idle part of its ``.schedule`` child is ``router_queue``."""
     for span in choices:
         leg = _leg_after(span, legs, tree)
@@ -152,7 +152,7 @@ def _queue_wait(span: Span) -> int | None:
     return min(idle, span.end_ns - span.start_ns)  # idle is measured by another clock than the stamps: a few us apart
 
 
-def _leg_after(choice: Span, legs: dict[tuple[str, str], Leg], tree: Tree) -> Leg | None:
+def _leg_after(choice: Span, legs: dict[SpanKey, Leg], tree: Tree) -> Leg | None:
     """The leg that a choice led to: the next one of the same caller, unless another choice comes first."""
     caller = tree.parent(choice)
     siblings = tree.children(caller) if caller else [s for s in tree.spans if s.parent_id == choice.parent_id]
@@ -166,7 +166,7 @@ def _leg_after(choice: Span, legs: dict[tuple[str, str], Leg], tree: Tree) -> Le
     return None
 
 
-def _read_envelopes(payloads: Sequence[Span], legs: dict[tuple[str, str], Leg], tree: Tree, out: Reading) -> None:
+def _read_envelopes(payloads: Sequence[Span], legs: dict[SpanKey, Leg], tree: Tree, out: Reading) -> None:
     for span in payloads:
         worker = _worker_id(span.attributes.get("instance_id"))
         clock = f"process:{worker}"  # service.name is shared by all workers of a pool

@@ -6,7 +6,7 @@ Owns the names of that contract (schemas/registry lists them with types and unit
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Literal
 
 from pdtrace.dialects.contract import SpansOnly, Tree, as_int, clock_of, worker_of
 from pdtrace.model import Activity, Edge, Evidence, Failure, Identity, Key, Reading, Role, Span, Value
@@ -40,7 +40,7 @@ class NativeDialect(SpansOnly):
     """What pdtrace's own instrumentation emits, and any engine may emit to be understood without a dialect."""
 
     name = "native"
-    blind_spots = ()
+    blind_spots: tuple[str, ...] = ()
 
     def identify(self, span: Span) -> Identity | None:
         """A request span is an edge; a stage span is a stage, tied by ``pdtrace.request.id`` if it has one."""
@@ -185,7 +185,7 @@ def _read_prefill(span: Span, role: Role, out: Reading) -> None:
     out.fact("cached_tokens", cached)
 
 
-def _side(attributes: dict[str, Value], worker: str) -> str:
+def _side(attributes: dict[str, Value], worker: str) -> Literal["", "send", "receive"]:
     """Whose stamps a handoff span carries: the sender's, the receiver's, or unknown."""
     source, destination = attributes.get("pdtrace.handoff.src"), attributes.get("pdtrace.handoff.dst")
     if worker and worker == destination and worker != source:
@@ -193,7 +193,7 @@ def _side(attributes: dict[str, Value], worker: str) -> str:
     return "send" if worker and worker == source else ""
 
 
-def _failed_stage(stage: str) -> str:
+def _failed_stage(stage: str) -> Literal["route", "prefill", "handoff", "decode"]:
     if stage in ("route", "router_queue"):
         return "route"
     if stage == "handoff":

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from pdtrace.dialects.sglang_visits import Place, Visits
-from pdtrace.model import Activity, Evidence, Reading, Span
+from pdtrace.model import Activity, Evidence, Reading, Span, SpanKey
 
 _DIALECT: Final = "sglang"
 #: Slices that are a stage as they stand.
@@ -33,7 +33,7 @@ _PREFILL: Final = frozenset(("prefill_forward", "chunked_prefill"))
 _FIRST_OUTPUT: Final = frozenset(("fake_output", "quick_finish"))
 
 
-def read_slices(mine: Sequence[Span], visits: Visits, out: Reading) -> dict[tuple[str, str], int]:
+def read_slices(mine: Sequence[Span], visits: Visits, out: Reading) -> dict[SpanKey, int]:
     """Append the activities of all slices.
 
     Returns:
@@ -99,7 +99,7 @@ def _activity(stage: str, span: Span, place: Place, *, chunk: str = "", side: st
 
 def _read_passes(passes: list[Span], visits: Visits, out: Reading) -> None:
     """Chunks where there are any below a forward, else the forward; old chunks are the forward's siblings."""
-    with_chunks = {(span.trace_id, span.parent_id) for span in passes if span.name == "chunked_prefill"}
+    with_chunks = {span.parent_key for span in passes if span.name == "chunked_prefill"}
     leaves = [span for span in passes if span.key not in with_chunks]
     for place, number, span in visits.rooms_and_ranks(leaves):
         out.activities.append(_activity("prefill", span, place, chunk=str(number)))
@@ -113,9 +113,9 @@ def _read_passes(passes: list[Span], visits: Visits, out: Reading) -> None:
 
 def _read_first_outputs(
     first_outputs: list[Span], decodes: list[Span], visits: Visits, out: Reading
-) -> dict[tuple[str, str], int]:
+) -> dict[SpanKey, int]:
     """The first_token stage on D: from its first slice in a batch to the token leaving D, if the root says when."""
-    ends: dict[tuple[str, str], int] = {}
+    ends: dict[SpanKey, int] = {}
     places_seen = set()
     for place, _, span in visits.rooms_and_ranks(first_outputs):
         places_seen.add(place)

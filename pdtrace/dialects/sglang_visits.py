@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 
 from pdtrace.dialects.contract import Tree, as_int, clock_of, seconds_to_ns, worker_of
-from pdtrace.model import Role, Span
+from pdtrace.model import Role, Span, SpanKey
 
 SENDER: Final = "Sender Req"  #: root of a mooncake sender's own trace, one per rank
 BOOTSTRAP_ROOM: Final = "Bootstrap Room"  #: old form: root of everything
@@ -94,10 +94,10 @@ class Visits:
         self._tree = tree
         self.all: list[Visit] = []
         self.routers: list[Span] = []
-        self._thread_of: dict[tuple[str, str], Span] = {}
-        self._root_of: dict[tuple[str, str], Span] = {}
-        self._walked: set[tuple[str, str]] = set()
-        self._places: dict[tuple[str, str], Place] = {}
+        self._thread_of: dict[SpanKey, Span] = {}
+        self._root_of: dict[SpanKey, Span] = {}
+        self._walked: set[SpanKey] = set()
+        self._places: dict[SpanKey, Place] = {}
         for span in mine:
             role = request_root(span)
             if role == "router":
@@ -117,7 +117,7 @@ class Visits:
 
     def _walk_up(self, span: Span) -> None:
         """Note the nearest thread and root at or above ``span``, and above everything on the way: linear over all."""
-        chain: dict[tuple[str, str], Span] = {}
+        chain: dict[SpanKey, Span] = {}
         above: Span | None = span
         while above is not None and above.key not in self._walked and above.key not in chain:
             chain[above.key] = above

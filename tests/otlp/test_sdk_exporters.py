@@ -50,7 +50,7 @@ def test_spans_arrive_as_the_sdk_made_them(exporter: Any, sink: Any) -> None:
     assert (request.resource["service.name"], request.resource["gpus"]) == ("d0", 8)
     assert request.attributes == {"blocks": [1, 2]}
     assert (request.events[0].name, request.events[0].attributes) == ("first token", {"n": 1})
-    assert (prefill.parent_id, prefill.links) == (request.span_id, [request.key])
+    assert (prefill.parent_id, prefill.links) == (request.span_id, [(request.trace_id, request.span_id)])
     assert (prefill.status, prefill.status_message) == (2, "aborted")
     assert (prefill.start_ns, prefill.end_ns) == (inner.start_time, inner.end_time)
 
