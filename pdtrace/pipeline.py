@@ -13,10 +13,12 @@ order, split or repetition of the same spans ends in the same requests.
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 
 from pdtrace.assemble import Limits, derive, identify, keys_of_record
 from pdtrace.assemble.group import JOIN_WINDOW_NS
@@ -61,6 +63,10 @@ class Pipeline:
 
     def add(self, batch: Batch) -> Added:
         """Store a batch raw; what is new will be derived by the next ``derive``."""
+        with _no_collector():
+            return self._add(batch)
+
+    def _add(self, batch: Batch) -> Added:
         for log in batch.logs:
             for dialect in DIALECTS:
                 record = dialect.record_from_log(log)
@@ -87,6 +93,10 @@ class Pipeline:
         """
         if not self._dirty:
             return 0
+        with _no_collector():
+            return self._derive(now_ns)
+
+    def _derive(self, now_ns: int | None) -> int:
         sources = self._memory.closure(self._dirty)
         try:
             requests = self._requests_of(sources, now_ns)
@@ -167,6 +177,18 @@ class Pipeline:
         for request in requests:
             if request.outcome == "in_flight":
                 self._open[request.uid] = request
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Pause Python's cycle collector: spans in memory hold no cycles, and walking them costs a quarter of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 #: Sources rebuilt at a time: bounds memory, large enough to charge in dense blocks.

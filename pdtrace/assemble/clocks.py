@@ -34,9 +34,12 @@ def align_clocks(draft: Draft) -> None:
             pair = (edge.clock_a, edge.clock_b)
             least[pair] = max(least.get(pair, edge.a_ns - edge.b_ns), edge.a_ns - edge.b_ns)
     shifts: dict[str, int] = {}
+    contradicted = any(bound > 0 for bound in least.values())
     for clock in clocks:
         if clock != draft.clock:
-            _align(clock, draft, _closed(least, [draft.clock, *clocks]), least, shifts)
+            # Paths over other clocks matter only where something must move.
+            bounds = _closed(least, [draft.clock, *clocks]) if contradicted else least
+            _align(clock, draft, bounds, least, shifts)
     moved = {clock: shift for clock, shift in shifts.items() if shift}
     if moved:
         _note_inversions(draft, before)

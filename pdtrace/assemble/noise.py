@@ -18,9 +18,11 @@ def telling_spans(spans: Sequence[Span], identities: dict[SpanKey, Identity]) ->
     """
     noise = {key for key, identity in identities.items() if identity.part == "noise"}
     if noise:
-        by_key = {span.key: span for span in spans}
+        traces = {span.trace_id for span in spans if span.key in noise}
+        near = [span for span in spans if span.trace_id in traces]
+        by_key = {span.key: span for span in near}
         settled: set[SpanKey] = set()
-        for span in spans:
+        for span in near:
             _spread(span, by_key, identities, noise, settled)
     return [span for span in spans if span.key in identities and span.key not in noise]
 

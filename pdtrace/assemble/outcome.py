@@ -170,7 +170,13 @@ def _add_waste(draft: Draft) -> None:
 
 def _thrown_away(draft: Draft) -> list[Activity]:
     """Activities of attempts that a later one replaced, of loads given up, and of prefills nobody used."""
-    activities = [a for a in draft.reading.activities if a.stage not in _NEVER_WASTED]
+    reading = draft.reading
+    may_waste = draft.outcome == "rejected" or any(
+        item.attempt or item.stage == "recompute" for item in reading.activities
+    )
+    if not may_waste and not any(visit.attempt for visit in draft.worker_visits()):
+        return []
+    activities = [a for a in reading.activities if a.stage not in _NEVER_WASTED]
     last: dict[str, int] = {}
     for item in (*draft.worker_visits(), *activities):
         if item.role:
