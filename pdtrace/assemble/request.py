@@ -20,7 +20,7 @@ from pdtrace.assemble.noise import telling_spans
 from pdtrace.charge import Activities, savings
 from pdtrace.charge import charge as charge_windows
 from pdtrace.charge.rule import CODE_OF_STAGE
-from pdtrace.dialects import DIALECTS, Dialect
+from pdtrace.dialects import DIALECTS
 from pdtrace.dialects.contract import Tree
 from pdtrace.model import (
     Activity,
@@ -54,8 +54,6 @@ STEPS: Final = (
     window.tell_mode,
     outcome.judge,
 )
-
-_DIALECT_OF_NAME: Final[dict[str, Dialect]] = {dialect.name: dialect for dialect in DIALECTS}
 
 
 def identify(span: Span) -> Identity | None:
@@ -216,7 +214,7 @@ def _request(draft: Draft, sections: list[Section], hidden_ns: dict[str, int], r
         aliases=[str(alias) for alias in facts.get("aliases", [])],
         trace_ids=trace_ids,
         sources=sorted({span.trace_id for span in spans} | {record.source for record in draft.group.records}),
-        dialects=sorted({draft.tree.identity(s).dialect for s in spans} | {r.kind for r in draft.group.records}),
+        dialects=sorted({draft.tree.identity(s).dialect for s in spans} | set(map(_reader_of, draft.group.records))),
         model=_text(facts.get("model")),
         run=_text(facts.get("run")) or run,
         outcome=draft.outcome,
@@ -266,6 +264,10 @@ def _uid(draft: Draft) -> str:
     else:
         anchor = min(record.source for record in draft.group.records)
     return hashlib.blake2b(anchor.encode(), digest_size=10).hexdigest()
+
+
+def _reader_of(record: Record) -> str:
+    return next(dialect.name for dialect in DIALECTS if dialect.record_keys(record) is not None)
 
 
 def _text(value: object) -> str | None:

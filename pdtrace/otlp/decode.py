@@ -44,7 +44,7 @@ def decode(
         signal: Which of the three export requests ``body`` is.
         body: The request, decompressed.
         encoding: "protobuf" or "json" (OTLP-JSON).
-        received_ns: When it came, Unix ns; 0 for files, which switches the check for future starts off.
+        received_ns: When it came, Unix ns; 0 for files (the check for future starts then has years of room).
         where: "grpc", "http" or path:line, for rejections.
         limits: How much of a value is kept.
         vectorised: Decode protobuf spans with the Arrow decoder (True) or the plain one (False), which give the same;

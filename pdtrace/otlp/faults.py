@@ -5,6 +5,7 @@ Owns the rules and their sentences, so that every decoder says the same. Does no
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -31,6 +32,7 @@ class Limits:
     log_text_bytes: int = 1024 * 1024  #: the same in logs: Dynamo ships whole request traces in one attribute
     depth: int = 64  #: deepest nesting of arrays and maps in one attribute
     future_ns: int = DAY_NS  #: a start further than this after the receive time is a broken clock
+    file_future_ns: int = 3650 * DAY_NS  #: the same for files, after the time they are read
 
 
 @dataclass(slots=True)
@@ -60,8 +62,14 @@ def shown(text: str) -> str:
 
 
 def latest_start(received_ns: int, limits: Limits) -> int:
-    """Latest start that is believed, Unix ns. A file (received 0) has no receive time to compare with."""
-    return min(received_ns + limits.future_ns, INT64_MAX) if received_ns > 0 else INT64_MAX
+    """Latest start that is believed, Unix ns.
+
+    A file (received 0) has no receive time: it is compared with this machine's clock, with years of room because a
+    wrong clock here must not refuse a good recording.
+    """
+    if received_ns > 0:
+        return min(received_ns + limits.future_ns, INT64_MAX)
+    return min(time.time_ns() + limits.file_future_ns, INT64_MAX)
 
 
 def span_fault(trace_id: str, span_id: str, start_ns: int, end_ns: int, latest_ns: int) -> str | None:
