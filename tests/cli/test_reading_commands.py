@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from pdtrace.outcomes import OUTCOMES
+from pdtrace.store.duckdb import DuckDBStore
 from tests.cli.command import environment, pdtrace
-from tests.reader.requests import MS, T0, trace_id_of
+from tests.reader.requests import MS, T0, make_request, trace_id_of
 
 KEYS = [
     "request_id", "trace_ids", "model", "outcome", "mode", "window", "ttft_ns", "ttft_basis", "ttft_other",
@@ -101,6 +102,29 @@ def test_trace_of_an_unknown_id_fails_with_one_line(source: list[str]) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert len(done.stderr.splitlines()) == 1
     assert "'nobody'" in done.stderr
+
+
+def test_a_trace_with_several_requests_lists_them(tmp_path: Path) -> None:
+    """An agent with two calls in one trace: two edge spans are two requests."""
+    db = tmp_path / "agent.duckdb"
+    shared = trace_id_of("agent")
+    calls = [
+        make_request(uid, [("prefill", 10)], at_s=at_s, trace_ids=[shared], sources=[shared])
+        for at_s, uid in enumerate(("call-1", "call-2"))
+    ]
+    store = DuckDBStore(db)
+    store.replace_requests([shared], calls)
+    store.close()
+    (answer,) = lines(pdtrace("trace", shared, "--json", "--db", str(db)))
+    assert list(answer) == ["requests"]
+    assert [row["request_id"] for row in answer["requests"]] == ["req-call-1", "req-call-2"]
+    for row in answer["requests"]:
+        assert list(row)[: len(KEYS)] == KEYS
+        assert "activities" not in row
+    people = pdtrace("trace", shared, "--db", str(db))
+    assert people.stdout.startswith("2 requests have this id")
+    (one,) = lines(pdtrace("trace", "call-2", "--json", "--db", str(db)))
+    assert one["uid"] == "call-2"
 
 
 def test_ttft(source: list[str]) -> None:

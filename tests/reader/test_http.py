@@ -135,5 +135,5 @@ def test_what_goes_wrong_on_the_way_is_one_sentence(reader: HttpReader, says: st
 
 def test_what_is_no_url_is_told() -> None:
     for text in ("http://[bad", "localhost:4320"):
-        with pytest.raises(ServiceProblem, match="http://127.0.0.1:4320|pdtrace serve"):
+        with pytest.raises(ServiceProblem, match=r"127\.0\.0\.1:4320|pdtrace serve"):
             HttpReader(text).ledger(Filters())
