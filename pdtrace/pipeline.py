@@ -19,6 +19,7 @@ import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 
 from pdtrace.assemble import Limits, derive, identify, keys_of_record
 from pdtrace.assemble.group import JOIN_WINDOW_NS
@@ -85,26 +86,31 @@ class Pipeline:
         """Sources that changed since the last ``derive``."""
         return len(self._dirty)
 
-    def derive(self, now_ns: int | None = None) -> int:
-        """Derive every request that may have changed; returns how many there are now.
+    def derive(self, now_ns: int | None = None, *, most_sources: int | None = None) -> int:
+        """Derive requests that may have changed; returns how many there are now.
 
         Args:
             now_ns: Wall clock of a live service; None when files are read and what is open is ``unknown``.
+            most_sources: Stop after about this many changed sources (the rest stays dirty): a live service stores
+                what came in the meantime before it goes on. None = all of them.
         """
-        if not self._dirty:
-            return 0
-        with _no_collector():
-            return self._derive(now_ns)
+        total, left = 0, len(self._dirty) if most_sources is None else most_sources
+        while self._dirty and left > 0:
+            step = set(islice(self._dirty, min(left, _STEP_SOURCES)))
+            left -= len(step)
+            with _no_collector():
+                total += self._derive(step, now_ns)
+        return total
 
-    def _derive(self, now_ns: int | None) -> int:
-        sources = self._memory.closure(self._dirty)
+    def _derive(self, changed: set[str], now_ns: int | None) -> int:
+        sources = self._memory.closure(changed)
         try:
             requests = self._requests_of(sources, now_ns)
         except Exception:  # noqa: BLE001 - whatever one request does to a dialect, the others must not wait for it
             requests = self._requests_apart(sources, now_ns)
         self._label(requests, sources)
         self._store.replace_requests(sources, requests)
-        self._dirty.clear()
+        self._dirty -= sources
         self._remember_open(sources, requests)
         self._memory.shrink()
         return len(requests)
@@ -125,15 +131,8 @@ class Pipeline:
         """Rebuild every derived table from the raw ones; returns the number of requests."""
         self._store.clear_derived()
         self._open.clear()
-        total, waiting = 0, OrderedDict.fromkeys(self._store.sources())
-        while waiting:
-            while waiting and self.dirty < _REDERIVE_SOURCES:
-                self._dirty.add(waiting.popitem(last=False)[0])
-            sources = self._memory.closure(self._dirty)
-            for source in sources:
-                waiting.pop(source, None)
-            total += self.derive(now_ns)
-        return total
+        self._dirty.update(self._store.sources())
+        return self.derive(now_ns)
 
     def _requests_of(self, sources: Collection[str], now_ns: int | None) -> list[Request]:
         spans, records, identities = self._memory.fetch(sources)
@@ -191,8 +190,8 @@ def _no_collector() -> Iterator[None]:
             gc.enable()
 
 
-#: Sources rebuilt at a time: bounds memory, large enough to charge in dense blocks.
-_REDERIVE_SOURCES = 5_000
+#: Sources derived at a time: bounds memory, large enough to charge in dense blocks.
+_STEP_SOURCES = 5_000
 
 
 def sources_disjoint(mine: Iterable[str], others: Collection[str]) -> bool:

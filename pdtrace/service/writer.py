@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 MAX_SPANS: Final = 10_000  #: spans of one transaction
 MAX_WAIT_S: Final = 0.2  #: how long the first span of a transaction waits for others
 DERIVE_EVERY_S: Final = 0.5
+DERIVE_SOURCES: Final = 2_000  #: changed sources derived before what came in the meantime is stored
 SWEEP_EVERY_S: Final = 3.0
 RETRY_EVERY_S: Final = 1.0  #: while the store cannot be written (disk full)
 MAX_TOLD: Final = 200  #: different failures that are logged
@@ -37,8 +38,12 @@ class Deriving(Protocol):
     def add(self, batch: Batch) -> Added:
         """Store a batch."""
 
-    def derive(self, now_ns: int | None) -> int:
-        """Derive every request that changed; returns how many."""
+    @property
+    def dirty(self) -> int:
+        """Sources that changed and are not derived yet."""
+
+    def derive(self, now_ns: int | None, *, most_sources: int | None = None) -> int:
+        """Derive requests that changed, of at most about ``most_sources`` sources; returns how many."""
 
     def sweep(self, now_ns: int) -> int:
         """Close what has been quiet for too long; returns how many."""
@@ -112,11 +117,12 @@ class Writer:
         """Requests that could not be derived, each time they were tried."""
         return self._pipeline.failures
 
-    def derive(self) -> None:
+    def derive(self, *, to_the_end: bool = False) -> None:
         """Derive what changed. A failure is counted, logged once per text and kept for `pdtrace doctor`."""
         started = time.perf_counter()
+        most = None if to_the_end else DERIVE_SOURCES
         try:
-            self.counts.derived += self._pipeline.derive(self._now_ns())
+            self.counts.derived += self._pipeline.derive(self._now_ns(), most_sources=most)
         except Exception as problem:  # noqa: BLE001 - whatever it is, ingest goes on
             self._derive_failed("derive", problem)
         self.counts.derive_seconds += time.perf_counter() - started
@@ -145,11 +151,11 @@ class Writer:
             now = time.monotonic()
             if now >= next_derive:
                 self.derive()
-                next_derive = time.monotonic() + DERIVE_EVERY_S
+                next_derive = time.monotonic() + (0.0 if self._pipeline.dirty else DERIVE_EVERY_S)
             if now >= next_sweep:
                 self.sweep()
                 next_sweep = time.monotonic() + SWEEP_EVERY_S
-        self.derive()
+        self.derive(to_the_end=True)
 
     def _write(self, arrivals: Sequence[Arrival]) -> None:
         started = time.perf_counter()

@@ -62,6 +62,7 @@ class FakePipeline:
         self.derive_failure: Exception | None = None
         self.derived = 0
         self.failures = 0
+        self.dirty = 0
 
     def add(self, batch: Batch) -> Added:
         if self.failures_for_ever:
@@ -79,7 +80,7 @@ class FakePipeline:
             self.transactions.append(len(batch.spans))
         return Added(batch.spans, batch.records, 0, 0)
 
-    def derive(self, now_ns: int | None) -> int:
+    def derive(self, now_ns: int | None, *, most_sources: int | None = None) -> int:
         if self.derive_failure:
             raise self.derive_failure
         self.derived += 1
