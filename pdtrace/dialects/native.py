@@ -32,6 +32,7 @@ _STAGE_OF_SPAN: Final[dict[str, str]] = {
 _PREFILL_SIDE: Final = frozenset(("prefill_queue", "bootstrap", "prefill", "prefill_opaque", "kv_hold"))
 _DECODE_SIDE: Final = frozenset(("decode_queue", "recompute", "first_token", "decode_opaque", "decode"))
 _ROLES: Final[dict[str, Role]] = {"prefill": "prefill", "decode": "decode", "aggregated": "aggregated"}
+_ERROR: Final = 2  # OTLP status code
 _HANDOFF_MODES: Final = frozenset(("sequential", "overlapped", "internal"))
 _FAILED_RESULTS: Final = frozenset(("expired", "transport_error", "abandoned"))
 
@@ -65,6 +66,7 @@ class NativeDialect(SpansOnly):
                 _read_request(span, tree, out)
             elif span.name in _STAGE_OF_SPAN:
                 _read_stage(span, _STAGE_OF_SPAN[span.name], out)
+        _read_first_token(mine, out)
 
 
 def _attribute(span: Span, name: str) -> Value:
@@ -117,7 +119,7 @@ def _read_request(span: Span, tree: Tree, out: Reading) -> None:
                 span.span_id,
             )
         )
-    if span.status == 2:
+    if span.status == _ERROR:
         out.failures.append(Failure("", str(attributes.get("pdtrace.error") or span.status_message), span.end_ns))
 
 
@@ -126,7 +128,7 @@ def _read_stage(span: Span, stage: str, out: Reading) -> None:
     worker, role = worker_of(span), _role(span, stage)
     attempt = as_int(attributes.get("pdtrace.attempt")) or 0
     result = attributes.get("pdtrace.handoff.result")
-    failed = span.status == 2 or result in _FAILED_RESULTS
+    failed = span.status == _ERROR or result in _FAILED_RESULTS
     rank = attributes.get("pdtrace.handoff.rank")
     out.activities.append(
         Activity(
@@ -165,11 +167,32 @@ def _read_stage(span: Span, stage: str, out: Reading) -> None:
         mode = attributes.get("pdtrace.handoff.mode")
         if mode in _HANDOFF_MODES:
             out.fact("mode", mode)
-    elif stage == "first_token" and span.end_ns and not failed:
-        # The last attempt's first token is the user's; spans come sorted by start.
-        out.facts["first_token_ns"], out.facts["first_token_clock"] = span.end_ns, clock_of(span)
     elif stage == "decode" and span.end_ns and not failed:
         out.facts["answered"] = True
+
+
+def _read_first_token(mine: Sequence[Span], out: Reading) -> None:
+    """D's first token that a user can have seen: the end of first_token, else the start of decode.
+
+    A first token of an attempt that was thrown away never left the router, unless that attempt went on to decode.
+    """
+    seen: dict[int, Span] = {}
+    decoding: dict[int, Span] = {}
+    last = 0
+    for span in mine:
+        if span.name in _STAGE_OF_SPAN:
+            attempt = as_int(span.attributes.get("pdtrace.attempt")) or 0
+            last = max(last, attempt)
+            if span.name == "pdtrace.first_token" and span.end_ns and span.status != _ERROR:
+                seen.setdefault(attempt, span)
+            elif span.name == "pdtrace.decode":
+                decoding.setdefault(attempt, span)
+    tokens = [(span.end_ns, span) for attempt, span in seen.items() if attempt == last or attempt in decoding]
+    tokens += [(span.start_ns, span) for attempt, span in decoding.items() if attempt not in seen]
+    if tokens:
+        at_ns, span = min(tokens, key=lambda token: token[0])
+        out.fact("first_token_ns", at_ns)
+        out.fact("first_token_clock", clock_of(span))
 
 
 def _read_prefill(span: Span, role: Role, out: Reading) -> None:

@@ -154,6 +154,32 @@ def test_a_retried_request_is_one_request() -> None:
     assert request.prefill_worker == "P1"
 
 
+@pytest.mark.parametrize(
+    ("case", "drawing", "ttft_ms"),
+    [
+        (
+            "a retry: the first attempt's token never left the router",
+            (
+                "req 0 - 900\n first_token 100 - 120 @D0 attempt=0\n prefill 160 - 500 @P1 attempt=1\n"
+                " first_token 560 - 600 @D0 attempt=1\n decode 600 - 900 @D0 attempt=1"
+            ),
+            600,
+        ),
+        (
+            "a migration: the user had tokens before it",
+            (
+                "req 0 - 900\n first_token 100 - 120 @D0 attempt=0\n decode 120 - 300 @D0 attempt=0\n"
+                " first_token 560 - 600 @D1 attempt=1\n decode 600 - 900 @D1 attempt=1"
+            ),
+            120,
+        ),
+        ("decode alone: it begins at the first token", "req 0 - 900\n prefill 0 - 90 @P0\n decode 100 - 900 @D0", 100),
+    ],
+)
+def test_which_first_token_the_user_saw(case: str, drawing: str, ttft_ms: float) -> None:
+    assert one(drawing).ttft_ns == ms(ttft_ms), case
+
+
 def test_an_attempt_ends_where_the_next_one_starts() -> None:
     request = one(
         """
