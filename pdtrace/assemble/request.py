@@ -126,7 +126,8 @@ def _draft(fragments: Group, identities: dict[SpanKey, Identity], now_ns: int | 
                 dialect.read_record(record, reading)
                 break
     draft = Draft(fragments, tree, reading, limits, now_ns)
-    draft.last_ns = max((max(s.start_ns, s.end_ns) for s in tree.spans), default=0)
+    stamps = [max(s.start_ns, s.end_ns) for s in tree.spans] or [r.time_ns for r in fragments.records]
+    draft.last_ns = max(stamps, default=0)
     for step in STEPS:
         step(draft)
     _note_links(draft)

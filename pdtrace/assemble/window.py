@@ -81,7 +81,8 @@ def _first_start(draft: Draft) -> int:
     starts = [visit.start_ns for visit in draft.worker_visits()]
     starts += [a.start_ns for a in draft.reading.activities if a.role]
     starts = starts or [a.start_ns for a in draft.reading.activities]
-    return min(starts, default=min((s.start_ns for s in draft.tree.spans), default=0))
+    starts = starts or [span.start_ns for span in draft.tree.spans]
+    return min(starts, default=min((record.time_ns for record in draft.group.records), default=0))
 
 
 _MEASURES = {

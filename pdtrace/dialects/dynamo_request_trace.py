@@ -160,9 +160,10 @@ def _read_edge(record: Record, request: dict[str, Any], out: Reading) -> None:
     The record's TTFT is P's in P/D, and in bootstrap mode it cannot be mended, so the request has none; the claims stay.
     """
     received_ms = as_int(request.get("request_received_ms"))
-    if received_ms is None:
+    if received_ms is None and not record.time_ns:
         return
-    start_ns = received_ms * 1_000_000
+    # Without a receive time all that is known is when it ended.
+    start_ns = record.time_ns if received_ms is None else received_ms * 1_000_000
     total_ns = ms_to_ns(request.get("total_time_ms"))
     end_ns = start_ns + total_ns if total_ns is not None and total_ns >= 0 else record.time_ns
     out.edges.append(Edge("frontend", start_ns, end_ns, f"record:{KIND}", record.source, record.trace_id, DIALECT))
