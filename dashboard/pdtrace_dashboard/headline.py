@@ -54,8 +54,56 @@ def growth(buckets: Sequence[Row], recent_buckets: int = 12) -> Growth | None:
     return Growth(sum(recent.values()), sum(before.values()), recent_n, before_n, group, moved[group])
 
 
-def live(answer: Row, bucket_s: int) -> str:
-    """Failures first, then a stuck request, then growth, else what dominates."""
+#: Headline group -> whose difference tells where it comes from; None: no worker stands behind it.
+SIDE_OF_GROUP: Final[dict[str, str]] = {
+    "P queue": "prefill_worker",
+    "prefill": "prefill_worker",
+    "P opaque": "prefill_worker",
+    "handoff": "link",
+    "D back-pressure on P": "decode_worker",
+    "D queue": "decode_worker",
+    "recompute": "decode_worker",
+    "D opaque": "decode_worker",
+    "first token": "decode_worker",
+}
+
+
+def suspect(answer: Row) -> str | None:
+    """The group a Live headline is about: the one that grew if TTFT is up, else the largest of the mean."""
+    grown = growth(answer["buckets"])
+    if grown and _is_slower(grown):
+        return grown.group
+    return largest(answer["totals"].get("sections") or {})
+
+
+def largest(sections: Mapping[str, float]) -> str | None:
+    """The headline group with most time; None if there is none."""
+    groups = by_group(sections)
+    return max(groups, key=lambda name: groups[name]) if groups else None
+
+
+def culprit(rows: Sequence[Row], dimension: str, group: str) -> str:
+    """Where a group's time sits, if one worker or link has clearly more of it a request than the others: " on ...".
+
+    Args:
+        rows: Reader.ttft by ``dimension``.
+        dimension: prefill_worker, decode_worker or link.
+        group: the headline group.
+    """
+    named = [row for row in rows if row.get(dimension) is not None and row["requests"]]
+    if len(named) < 2:
+        return ""
+    of = {id(row): by_group(row["sections"]).get(group, 0.0) for row in named}
+    worst = max(named, key=lambda row: of[id(row)])
+    others = [row for row in named if row is not worst]
+    rest_ns = sum(of[id(row)] * row["requests"] for row in others) / sum(row["requests"] for row in others)
+    if worst["requests"] < FEW or of[id(worst)] < SLOWER_RATIO * rest_ns:
+        return ""
+    return f" on {worst[dimension]} ({duration(of[id(worst)])} a request, elsewhere {duration(rest_ns)})"
+
+
+def live(answer: Row, bucket_s: int, where: str = "") -> str:
+    """Failures first, then a stuck request, then growth, else what dominates; ``where`` is said of the suspect group."""
     totals, outcomes, flight = answer["totals"], answer["outcomes"], answer["in_flight"]
     parts = []
     over = sum(count for name, count in outcomes.items() if name != "in_flight")
@@ -66,20 +114,23 @@ def live(answer: Row, bucket_s: int) -> str:
     if flight["count"] and (flight.get("oldest_ns") or 0) >= STUCK_NS:
         parts.append(f"the oldest of {flight['count']:,} in flight has waited {duration(flight['oldest_ns'])}")
     grown = growth(answer["buckets"])
-    if grown and grown.before_ns and grown.recent_ns / grown.before_ns >= SLOWER_RATIO:
+    slower = grown is not None and _is_slower(grown)
+    if grown is not None and slower:
         rise_ns = grown.recent_ns - grown.before_ns
         parts.append(
             f"mean TTFT of the last {12 * bucket_s} s is {duration(grown.recent_ns)}, "
-            f"{grown.recent_ns / grown.before_ns:.1f}x the time before; {share(grown.group_ns, rise_ns)} of the growth is {grown.group}"
+            f"{grown.recent_ns / grown.before_ns:.1f}x the time before; {share(grown.group_ns, rise_ns)} of the growth is {grown.group}{where}"
         )
     if parts:
+        if totals["requests"] and not slower:
+            parts.append(typical(totals, where))
         return sentence("; ".join(parts))
     if not totals["requests"]:
         return sentence(f"No first token in this window: {totals['offered']:,} offered, {flight['count']:,} in flight")
-    return sentence(f"Nothing stands out: {typical(totals)}")
+    return sentence(f"Nothing stands out: {typical(totals, where)}")
 
 
-def typical(total: Row) -> str:
+def typical(total: Row, where: str = "") -> str:
     """TTFT of a cohort and the group that holds most of its mean."""
     n = total["requests"]
     groups = by_group(total.get("sections") or {})
@@ -87,13 +138,13 @@ def typical(total: Row) -> str:
     text += ", too few for a percentile)" if n < FEW else ")"
     if groups and total["mean_ns"]:
         top = max(groups, key=lambda name: groups[name])
-        text += f"; {share(groups[top], total['mean_ns'])} of the mean is {top}"
+        text += f"; {share(groups[top], total['mean_ns'])} of the mean is {top}{where}"
     return text
 
 
-def ttft(total: Row) -> str:
+def ttft(total: Row, where: str = "") -> str:
     """The cohort in a sentence, and what sets its slowest percent apart."""
-    text = typical(total)
+    text = typical(total, where)
     mean, tail = by_group(total.get("sections") or {}), by_group(total.get("p99_sections") or {})
     moved = {group: tail.get(group, 0) - mean.get(group, 0) for group in mean | tail}
     if moved and (total.get("p99_mean_ns") or 0) > total["mean_ns"]:
@@ -144,6 +195,10 @@ def health(answer: Row) -> str:
 def sentence(text: str) -> str:
     """First letter up, full stop at the end."""
     return f"{text[0].upper()}{text[1:]}."
+
+
+def _is_slower(grown: Growth) -> bool:
+    return bool(grown.before_ns) and grown.recent_ns / grown.before_ns >= SLOWER_RATIO
 
 
 def _most(sections: Mapping[str, int], whole_ns: float) -> str:

@@ -55,7 +55,9 @@ def timeline(row: Row) -> None:
     ends = [one["end_ns"] for one in activities if one["end_ns"]] + [end_ns for _, _, end_ns in sections]
     last_ns = max([*ends, row.get("last_ns") or 0, row.get("end_ns") or 0, t0_ns + 1])
     cards.section("What was going on, and what was charged", f"{words.CHARGED} {words.STAGES}")
-    whole = t1_ns is None or st.toggle("Show the whole request, not only the time to the first token", key="request_whole")
+    whole = t1_ns is None or st.toggle(
+        "Show the whole request, not only the time to the first token", key="request_whole"
+    )
     until_ns = last_ns if whole else max(t1_ns, t0_ns + 1)
     cards.legend()
     st.altair_chart(
@@ -64,7 +66,9 @@ def timeline(row: Row) -> None:
     if len(activities) > lanes.MOST_BARS:
         st.caption(f"The {lanes.MOST_BARS} longest of {len(activities):,} activities are drawn; Perfetto shows all.")
     if not activities:
-        st.info("No activity is known of this request: only its outer span or record arrived. Health says which flag shows more.")
+        st.info(
+            "No activity is known of this request: only its outer span or record arrived. Health says which flag shows more."
+        )
 
 
 def proof(row: Row) -> None:
@@ -91,8 +95,14 @@ def proof(row: Row) -> None:
         st.markdown(f"No first token, so no TTFT. Charged to the end: **{exact(total_ns)}**.")
         return
     difference_ns = row["ttft_ns"] - total_ns
-    verdict = "they agree to the nanosecond" if not difference_ns else f"**they differ by {exact(difference_ns)}: please report this**"
-    st.markdown(f"Sum of {len(sections)} sections: **{exact(total_ns)}**  \nTTFT: **{exact(row['ttft_ns'])}**; {verdict}.")
+    verdict = (
+        "they agree to the nanosecond"
+        if not difference_ns
+        else f"**they differ by {exact(difference_ns)}: please report this**"
+    )
+    st.markdown(
+        f"Sum of {len(sections)} sections: **{exact(total_ns)}**  \nTTFT: **{exact(row['ttft_ns'])}**; {verdict}."
+    )
 
 
 def claims(row: Row) -> None:
@@ -120,7 +130,11 @@ def savings(row: Row) -> None:
     """Exposed, hidden and what-if saving, stage by stage."""
     cards.section("Where it went, and what fixing it would buy", f"{words.EXPOSED} {words.SAVING}")
     exposed, hidden, saving = row.get("sections") or {}, row.get("hidden") or {}, row.get("saving") or {}
-    stages = [stage for stage in dict.fromkeys([*exposed, *hidden, *saving]) if exposed.get(stage) or hidden.get(stage) or saving.get(stage)]
+    stages = [
+        stage
+        for stage in dict.fromkeys([*exposed, *hidden, *saving])
+        if exposed.get(stage) or hidden.get(stage) or saving.get(stage)
+    ]
     if not stages:
         st.markdown("Nothing was charged: there is no TTFT window.")
         return
@@ -151,7 +165,9 @@ def warnings(row: Row) -> None:
 
 def evidence(row: Row) -> None:
     """Numbers that are shown and not charged."""
-    cards.section("Evidence, not charged", "A number or fact that says something about the request but is no section of it.")
+    cards.section(
+        "Evidence, not charged", "A number or fact that says something about the request but is no section of it."
+    )
     if not row.get("evidence"):
         st.markdown("None.")
         return

@@ -17,7 +17,7 @@ from pdtrace.reader.http import HttpReader, ServiceProblem
 
 DEFAULT_URL: Final = "http://127.0.0.1:4320"
 #: Answers are shared by sessions for this long: a page with five questions and three viewers asks once.
-KEEP_S: Final = 3
+KEEP_S: Final = 5
 
 
 class Unavailable(Exception):

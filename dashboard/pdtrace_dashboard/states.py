@@ -63,9 +63,13 @@ def which_filter(view: View, filters: Filters) -> list[str]:
     for field, value in view.active().items():
         found = source.facets(replace(filters, **{field: None})).get("requests", 0)
         if found:
-            sentences.append(f"Without the filter **{WORDS.get(field, field)} = {value}** there are {found:,} requests.")
+            sentences.append(
+                f"Without the filter **{WORDS.get(field, field)} = {value}** there are {found:,} requests."
+            )
     if filters.since_ns is not None or filters.until_ns is not None:
         found = source.facets(replace(filters, since_ns=None, until_ns=None)).get("requests", 0)
         if found:
-            sentences.append(f"Outside the time range ({view.range_text}) there are {found:,}: choose a longer one in the sidebar.")
+            sentences.append(
+                f"Outside the time range ({view.range_text}) there are {found:,}: choose a longer one in the sidebar."
+            )
     return sentences or ["No single filter is to blame; clear all filters in the sidebar."]

@@ -15,9 +15,7 @@ MEAN: Final = (
     "Mean decomposition of a cohort = mean of its requests' sections; it sums to the cohort's mean TTFT. "
     "Percentiles of stages are never stacked."
 )
-P99_BAND: Final = (
-    "p99 decomposition = mean sections of the requests at or above the p99 TTFT. It sums to the mean TTFT of those requests."
-)
+P99_BAND: Final = "p99 decomposition = mean sections of the requests at or above the p99 TTFT. It sums to the mean TTFT of those requests."
 PERCENTILE: Final = f"{TTFT} n is the number of requests with a TTFT; below 20 requests a percentile is greyed."
 EXPOSED: Final = (
     "exposed(stage) = its sections, the part of the TTFT charged to it. hidden(stage) = union of its activities inside "
@@ -31,7 +29,9 @@ CHARGED: Final = (
     "At every instant of the window exactly one stage is charged: the first in the table of stages among the activities in "
     "progress. Sections are disjoint and tile the window; their integer sum is the TTFT."
 )
-OFFERED: Final = "Offered: every request that arrived, whatever became of it; without a client file this is a lower bound."
+OFFERED: Final = (
+    "Offered: every request that arrived, whatever became of it; without a client file this is a lower bound."
+)
 FINISHED: Final = "Finished: requests that ended, with any outcome."
 IN_FLIGHT: Final = "In flight: first span seen, no end yet. A request is visible from its first span."
 OUTCOME: Final = (
@@ -43,9 +43,7 @@ MODE: Final = (
     "aggregated; sequential (D called after P answered); overlapped (P and D called together); internal (the backend "
     "decides); prefill_on_decode (D computed the prompt, no P was used); unknown."
 )
-CLAIMS: Final = (
-    "Every TTFT that some component reported, with what it really measures and its difference from the TTFT of this page."
-)
+CLAIMS: Final = "Every TTFT that some component reported, with what it really measures and its difference from the TTFT of this page."
 CLOCKS: Final = (
     "Stamps are stored as they came. For each pair of clocks the offset is an interval, bounded by what must have happened "
     "before what. A minimal shift that restores causality may be applied to place activities; it is shown here."

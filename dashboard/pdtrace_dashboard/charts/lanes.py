@@ -105,7 +105,9 @@ def _activity_cells(activities: Sequence[Row], t0_ns: int, until_ns: int, unit_n
     cells = []
     for lane in LANES:
         free_ns: list[int] = []  # per row of the lane: when its last bar ends
-        mine = sorted((one for one in activities if lane_of(one) == lane), key=lambda one: (one["start_ns"], one["stage"]))
+        mine = sorted(
+            (one for one in activities if lane_of(one) == lane), key=lambda one: (one["start_ns"], one["stage"])
+        )
         for one in mine:
             end_ns = _end(one, until_ns)
             row = next((i for i, free in enumerate(free_ns) if free <= one["start_ns"]), len(free_ns))

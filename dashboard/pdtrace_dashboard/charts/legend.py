@@ -20,5 +20,7 @@ def html() -> str:
             fill = f"repeating-linear-gradient(45deg,{fill} 0 3px,{OUTLINE} 3px 4px);outline:1px dashed {OUTLINE}"
         swatch = f'<span style="display:inline-block;width:.8em;height:.8em;background:{fill}"></span>'
         hover = escape(OF_GROUP[group], quote=True)
-        items.append(f'<span style="white-space:nowrap;margin-right:1em;cursor:help" title="{hover}">{swatch} {group}</span>')
+        items.append(
+            f'<span style="white-space:nowrap;margin-right:1em;cursor:help" title="{hover}">{swatch} {group}</span>'
+        )
     return f'<div style="font-size:.85rem;line-height:1.6">{"".join(items)}</div>'

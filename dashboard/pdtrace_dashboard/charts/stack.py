@@ -45,6 +45,17 @@ def over_time(rows: Sequence[Row], *, bucket_s: int, zone: str, what: str = "mea
                 }
             )
             top += cell["length"]
+        if not row["sections"]:  # no bar, but the bucket keeps its place, so that charts of one page line up
+            empty = {
+                "bottom": 0.0,
+                "top": 0.0,
+                "when": clock_time(row["bucket"], zone),
+                "n": row["n"],
+                "text": "no TTFT",
+            }
+            cells.append(
+                {"start": row["bucket"] // 1_000_000, "end": row["bucket"] // 1_000_000 + bucket_s * 1000} | empty
+            )
     first_ns = min((row["bucket"] for row in rows), default=0)
     last_ns = max((row["bucket"] for row in rows), default=0) + bucket_s * NS_PER_S
     columns = ["start", "end", "bottom", "top", "when", "n", "group", "order", "length", "text"]

@@ -41,7 +41,9 @@ def show(view: View) -> None:
                 "dialect": row["dialect"],
                 "requests": row["requests"],
                 "spans": row["spans"],
-                "blind to": "; ".join(row["blind_spots"]) if isinstance(row["blind_spots"], list) else row["blind_spots"],
+                "blind to": "; ".join(row["blind_spots"])
+                if isinstance(row["blind_spots"], list)
+                else row["blind_spots"],
             }
             for row in answer["dialects"]
         ],

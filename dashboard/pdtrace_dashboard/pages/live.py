@@ -6,11 +6,12 @@ Owns the two-second fragment. Everything on it is redrawn in place; filters, zoo
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Final
 
 import streamlit as st
 
-from pdtrace.reader.contract import Row
+from pdtrace.reader.contract import Filters, Row
 from pdtrace_dashboard import cards, headline, sidebar, source, states, words
 from pdtrace_dashboard.charts import counts, series, stack
 from pdtrace_dashboard.format import NS_PER_S, clock_time, duration, known, rate
@@ -22,6 +23,7 @@ WINDOW_S: Final = 300
 BUCKETS: Final = 60
 #: Rates are told over this much of the newest time.
 RATE_S: Final = 60
+WHERE_S: Final = 10
 
 
 def show(view: View) -> None:
@@ -35,7 +37,7 @@ def show(view: View) -> None:
     if not totals["offered"] and not flight["count"] and not totals["requests"]:
         states.nothing(view, filters)
         return
-    cards.headline(headline.live(answer, bucket_s))
+    cards.headline(headline.live(answer, bucket_s, where(headline.suspect(answer), filters)))
     # the bucket that is still running would look like a dip
     whole = [row for row in answer["buckets"] if row["bucket"] + bucket_s * NS_PER_S <= answer["now_ns"]]
     numbers(answer, whole[-max(1, RATE_S // bucket_s) :], bucket_s)
@@ -58,6 +60,16 @@ def show(view: View) -> None:
         cards.section(f"In flight now: {flight['count']:,}, by stage", words.IN_FLIGHT)
         st.altair_chart(counts.in_flight(flight["by_stage"]), key="live_in_flight")
     oldest(answer, view)
+
+
+def where(group: str | None, filters: Filters) -> str:
+    """The worker or link behind the group the headline is about. Steady for ``WHERE_S`` seconds, so that most refreshes ask nothing more."""
+    dimension = headline.SIDE_OF_GROUP.get(group or "")
+    if group is None or dimension is None or filters.since_ns is None:
+        return ""
+    step_ns = WHERE_S * NS_PER_S
+    steady = replace(filters, since_ns=filters.since_ns // step_ns * step_ns)
+    return headline.culprit(source.ttft((dimension,), steady), dimension, group)
 
 
 def status(answer: Row, view: View) -> None:
@@ -119,7 +131,9 @@ title.caption(
     if chosen.window_s
     else f"Live looks back {WINDOW_S // 60} min from now whatever the time range; the other filters apply."
 )
-paused = pause.toggle("Pause", key="live_paused", help="Stop refreshing; the other pages are never refreshed by themselves.")
+paused = pause.toggle(
+    "Pause", key="live_paused", help="Stop refreshing; the other pages are never refreshed by themselves."
+)
 
 
 @st.fragment(run_every=None if paused else REFRESH_S)

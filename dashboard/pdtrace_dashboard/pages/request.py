@@ -55,7 +55,9 @@ def one_of(rows: list[Row], any_id: str, view: View) -> Row:
     return st.selectbox(
         f"{len(rows)} requests share the id {any_id}",
         rows,
-        format_func=lambda row: f"{row['request_id']}, {clock_time(row['t0_ns'], view.zone)}, TTFT {duration(row['ttft_ns'])}",
+        format_func=lambda row: (
+            f"{row['request_id']}, {clock_time(row['t0_ns'], view.zone)}, TTFT {duration(row['ttft_ns'])}"
+        ),
     )
 
 

@@ -38,15 +38,23 @@ def show(view: View) -> None:
     )  # fmt: skip
     search = search.strip()
     order = columns[1].selectbox("Sort by", list(ORDERS), format_func=lambda name: ORDERS[name], key="requests_order")
-    largest = columns[2].segmented_control("Order", ["most first", "least first"], default="most first", key="requests_way")
+    largest = columns[2].segmented_control(
+        "Order", ["most first", "least first"], default="most first", key="requests_way"
+    )
     found = source.facets(filters).get("requests") or 0
     pages = max(1, -(-found // PAGE_SIZE))
-    page = int(columns[3].number_input("Page", 1, pages, key="requests_page", help=f"{PAGE_SIZE} requests a page.")) if pages > 1 else 1
+    page = (
+        int(columns[3].number_input("Page", 1, pages, key="requests_page", help=f"{PAGE_SIZE} requests a page."))
+        if pages > 1
+        else 1
+    )
     if 0 < len(search) < 4:
         st.warning("Type at least 4 characters to search.")
         search = ""
     options = {"order_by": order, "descending": largest != "least first", "search": search or None}
-    rows = source.requests(replace(filters, limit=PAGE_SIZE), offset=(page - 1) * PAGE_SIZE if not search else 0, **options)
+    rows = source.requests(
+        replace(filters, limit=PAGE_SIZE), offset=(page - 1) * PAGE_SIZE if not search else 0, **options
+    )
     if not rows:
         if search:
             cards.headline(f"No request {view.range_text} has an id that is or begins with {search}.")

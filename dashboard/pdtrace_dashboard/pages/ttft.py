@@ -37,7 +37,10 @@ def show(view: View) -> None:
         states.nothing(view, filters) if not source.facets(filters).get("requests") else no_first_token(view)
         return
     total = answer[0]
-    cards.headline(headline.ttft(total))
+    group = headline.largest(total["sections"])
+    side = headline.SIDE_OF_GROUP.get(group or "")
+    where = headline.culprit(source.ttft((side,), filters), side, group) if group and side else ""
+    cards.headline(headline.ttft(total, where))
     columns = st.columns(5)
     with columns[0]:
         st.metric(f"TTFT mean (n = {total['requests']:,})", duration(total["mean_ns"]), help=words.TTFT)
@@ -98,7 +101,9 @@ def for_whom(filters: Filters) -> None:
         if any(pair["exposed_ns"] is not None for pair in pairs):
             st.altair_chart(stack.exposed_and_hidden(pairs), key=f"ttft_handoff_{dimension}")
         else:
-            st.info("No handoff was seen in these requests: aggregated serving, or engines that do not report it (see Health).")
+            st.info(
+                "No handoff was seen in these requests: aggregated serving, or engines that do not report it (see Health)."
+            )
     if len(named) > MOST_BARS:
         st.caption(f"{MOST_BARS} of {len(named):,} groups are drawn; the table has all.")
     st.dataframe([figures(row, DIMENSIONS[dimension]) for row in named], hide_index=True, key=f"ttft_table_{dimension}")
