@@ -2,9 +2,9 @@
 
 Owns the rule and hidden time. Does not decide what an activity or a window is (pdtrace.assemble does).
 
-How it works. Boundaries of all activities cut a window into segments inside which nothing changes. For a segment the
-set of stages in progress is a bit mask, bit = position in the table of precedence, so the stage that is charged is
-the lowest set bit. A last pass splits container time into ingress, relay and egress by where the first and the last
+How it works. Boundaries of all activities cut a window into segments inside which nothing changes. One word counts what
+is in progress in a segment: five bits a stage, in the order of precedence, so the stage that is charged is where the
+lowest set bit lies. A last pass splits container time into ingress, relay and egress by where the first and the last
 finer segment lie. Requests of similar size are padded into one dense block (numpy broadcasting, no Python loop over
 requests); a request with very many activities is swept on its own.
 """
@@ -24,19 +24,37 @@ Ints = npt.NDArray[np.int64]
 CODE_OF_STAGE: Final[dict[str, int]] = {stage: code for code, stage in enumerate(ACTIVITY_STAGES)}
 _CONTAINER: Final = CODE_OF_STAGE["container"]
 _INGRESS, _RELAY, _EGRESS, _UNATTRIBUTED = (STAGES.index(s) for s in ("ingress", "relay", "egress", "unattributed"))
-_HIDEABLE_CODES: Final = tuple(code for code, stage in enumerate(STAGES) if stage in HIDEABLE)
+_NOT_HIDEABLE: Final = [code for code, stage in enumerate(STAGES) if stage not in HIDEABLE]
 
-#: Lowest set bit of every mask of twelve stages; nothing in progress is unattributed.
+#: Bits that count one stage's activities in progress. They hold every count of a dense block.
+_COUNT_BITS: Final = 5
+#: Requests with up to this many activities share dense blocks; larger ones are swept one by one.
+_WIDEST_BLOCK: Final = (1 << _COUNT_BITS) - 1
+_BLOCK_WIDTHS: Final = (4, 8, 12, 16, 24, _WIDEST_BLOCK)
+#: Requests per block: keeps the working set of one block inside the CPU caches.
+_BLOCK_ROWS: Final = 1024
+
+#: Stage by the position of the lowest set bit of a word of counts; the bit above all stages is always set.
+_NOBODY: Final = np.int64(1 << _COUNT_BITS * len(ACTIVITY_STAGES))
 _OWNER: Final = np.array(
-    [(mask & -mask).bit_length() - 1 if mask else _UNATTRIBUTED for mask in range(1 << len(ACTIVITY_STAGES))],
-    dtype=np.int8,
+    [code for code in (*range(len(ACTIVITY_STAGES)), _UNATTRIBUTED) for _ in range(_COUNT_BITS)], dtype=np.int8
+)
+#: All bits of a stage in a word of counts.
+_FIELD: Final = np.array(
+    [_WIDEST_BLOCK << _COUNT_BITS * code for code in range(len(ACTIVITY_STAGES))]
+    + [0] * (len(STAGES) - len(ACTIVITY_STAGES)),
+    dtype=np.int64,
 )
 
-#: Requests with up to this many activities share dense blocks; larger ones are swept one by one.
-_WIDEST_BLOCK: Final = 64
-_BLOCK_WIDTHS: Final = (4, 8, 12, 16, 24, 32, 48, _WIDEST_BLOCK)
-#: Requests per block: keeps the working set of one block inside the CPU caches.
-_BLOCK_ROWS: Final = 2048
+#: A boundary is one sortable integer, time << 5 | event: 2 * stage starts, 2 * stage + 1 ends, or nothing happens.
+_EVENT_BITS: Final = 5
+_NO_EVENT: Final = 2 * len(ACTIVITY_STAGES)
+#: What each event adds to the word of counts.
+_CHANGE: Final = np.array(
+    [sign << _COUNT_BITS * code for code in range(len(ACTIVITY_STAGES)) for sign in (1, -1)] + [0, 0], dtype=np.int64
+)
+#: Windows this long (nine years) leave no room for the event.
+_TOO_LONG_NS: Final = 1 << 62 - _EVENT_BITS
 
 
 class Activities(NamedTuple):
@@ -79,7 +97,7 @@ def charge(t0_ns: Ints, t1_ns: Ints, activities: Activities) -> Charged:
     exposed = np.zeros((count, len(STAGES)), dtype=np.int64)
     hidden = np.zeros((count, len(STAGES)), dtype=np.int64)
     pieces: list[tuple[Ints, npt.NDArray[np.int8], Ints, Ints]] = []
-    widths = np.diff(activities.offsets)
+    widths = np.where(t1_ns - t0_ns < _TOO_LONG_NS, np.diff(activities.offsets), _WIDEST_BLOCK + 1)
     lower = -1
     for width in _BLOCK_WIDTHS:
         rows = np.flatnonzero((widths > lower) & (widths <= width))
@@ -96,31 +114,23 @@ def _charge_block(
     rows: Ints, width: int, t0_ns: Ints, t1_ns: Ints, activities: Activities, exposed: Ints, hidden: Ints
 ) -> tuple[Ints, npt.NDArray[np.int8], Ints, Ints]:
     """Charge requests of at most ``width`` activities as one dense (rows, 2 * width + 1) block of segments."""
-    t0 = t0_ns[rows]
-    length = (t1_ns[rows] - t0)[:, None]
-    first = activities.offsets[rows]
-    used = np.arange(width)[None, :] < (activities.offsets[rows + 1] - first)[:, None]
-    at = np.where(used, first[:, None] + np.arange(width)[None, :], 0)
+    t0, length = t0_ns[rows, None], (t1_ns[rows] - t0_ns[rows])[:, None]
+    first, column = activities.offsets[rows, None], np.arange(width)
+    used = column < activities.offsets[rows + 1, None] - first
+    bounds = np.full((len(rows), 2 * width + 2), _NO_EVENT, dtype=np.int64)
     if len(activities.stage):
-        start = np.clip(activities.start_ns[at] - t0[:, None], 0, length)
-        end = np.clip(activities.end_ns[at] - t0[:, None], 0, length)
-        bit = np.left_shift(np.int16(1), activities.stage[at].astype(np.int16))
-        used &= end > start
-        start, end, bit = np.where(used, start, 0), np.where(used, end, 0), np.where(used, bit, np.int16(0))
-    else:
-        start = end = np.zeros((len(rows), width), dtype=np.int64)
-        bit = np.zeros((len(rows), width), dtype=np.int16)
-    bounds = np.concatenate([np.zeros_like(length), start, end, length], axis=1)
+        at = np.where(used, first + column, 0)
+        start = np.clip(activities.start_ns[at] - t0, 0, length)
+        end = np.clip(activities.end_ns[at] - t0, 0, length)
+        # Padding, and what has no length in the window, cuts a segment where nothing changes.
+        event = np.where(used & (end > start), activities.stage[at] * np.int8(2), np.int8(_NO_EVENT))
+        bounds[:, 1 : width + 1] = start << _EVENT_BITS | event
+        bounds[:, width + 1 : -1] = end << _EVENT_BITS | event + np.int8(1)
+    bounds[:, -1:] = length << _EVENT_BITS | _NO_EVENT
     bounds.sort(axis=1)
-    low, high = bounds[:, :-1], bounds[:, 1:]
-    mask = np.zeros(low.shape, dtype=np.int16)
-    for k in range(width):
-        covers = (start[:, k, None] <= low) & (low < end[:, k, None])
-        mask |= covers * bit[:, k, None]
-    owner = _split_containers(_OWNER[mask], high > low)
-    _total(rows, mask, owner, high - low, exposed, hidden)
-    row_of, stage, start_at, end_at = _merge(owner, low, high)
-    return rows[row_of], stage, start_at + t0[row_of], end_at + t0[row_of]
+    counts = _CHANGE[bounds & (1 << _EVENT_BITS) - 1].cumsum(axis=1)[:, :-1]
+    bounds >>= _EVENT_BITS
+    return _sections(rows, bounds, counts, t0_ns, exposed, hidden)
 
 
 def _charge_one(
@@ -133,61 +143,82 @@ def _charge_one(
     end = np.clip(activities.end_ns[part] - t0, 0, length)
     stage = activities.stage[part]
     bounds = np.unique(np.concatenate([start, end, np.array([0, length])]))
-    mask = np.zeros(max(len(bounds) - 1, 0), dtype=np.int16)
+    counts = np.zeros(max(len(bounds) - 1, 0), dtype=np.int64)
     for code in np.unique(stage):
         mine = (stage == code) & (end > start)
         opened = np.bincount(np.searchsorted(bounds, start[mine]), minlength=len(bounds))
         closed = np.bincount(np.searchsorted(bounds, end[mine]), minlength=len(bounds))
-        mask |= (np.cumsum(opened - closed)[:-1] > 0).astype(np.int16) << int(code)
-    low, high = bounds[None, :-1], bounds[None, 1:]
-    owner = _split_containers(_OWNER[mask][None, :], high > low)
-    rows = np.array([row])
-    _total(rows, mask[None, :], owner, high - low, exposed, hidden)
-    row_of, section_stage, start_at, end_at = _merge(owner, low, high)
-    return rows[row_of], section_stage, start_at + t0, end_at + t0
+        # Only whether it is in progress: how often might not fit the bits.
+        counts |= (np.cumsum(opened - closed)[:-1] > 0).astype(np.int64) << _COUNT_BITS * int(code)
+    return _sections(np.array([row]), bounds[None, :], counts[None, :], t0_ns, exposed, hidden)
 
 
-def _split_containers(owner: npt.NDArray[np.int8], alive: npt.NDArray[np.bool_]) -> npt.NDArray[np.int8]:
+def _sections(
+    rows: Ints, bounds: Ints, counts: Ints, t0_ns: Ints, exposed: Ints, hidden: Ints
+) -> tuple[Ints, npt.NDArray[np.int8], Ints, Ints]:
+    """Charge the (rows, K) segments between sorted ``bounds`` (rows, K + 1), given what is in progress in each.
+
+    Returns:
+        Request, stage, start and end of every section; totals are set in ``exposed`` and ``hidden``.
+    """
+    low, length = bounds[:, :-1], np.diff(bounds, axis=1)
+    row, column = np.nonzero(length)
+    low, length, counts = low[row, column], length[row, column], counts[row, column]
+    stage = _lowest(counts)
+    owner = _split_containers(stage, row, len(rows))
+    exposed[rows] = _totals(row, owner, length, len(rows))
+    hidden[rows] = _hidden(row, counts & ~_FIELD[stage], length, len(rows))
+    # Neighbours of one request and one stage are one section; it ends where the next begins.
+    new = np.ones(len(row), dtype=bool)
+    new[1:] = (row[1:] != row[:-1]) | (owner[1:] != owner[:-1])
+    first = np.flatnonzero(new)
+    last = np.append(first[1:], len(row))[: len(first)] - 1
+    t0 = t0_ns[rows[row[first]]]
+    return rows[row[first]], owner[first], t0 + low[first], t0 + low[last] + length[last]
+
+
+def _lowest(counts: Ints) -> npt.NDArray[np.int8]:
+    """Stage of the lowest set bit: the bits below it are as many as its position."""
+    marked = counts | _NOBODY
+    stage: npt.NDArray[np.int8] = _OWNER[np.bitwise_count((marked & -marked) - 1)]
+    return stage
+
+
+def _split_containers(stage: npt.NDArray[np.int8], row: Ints, count: int) -> npt.NDArray[np.int8]:
     """Container time is ingress before the first finer segment, egress after the last, relay between them.
 
     A request without any finer segment holds nothing in its containers: their time is unattributed.
     """
-    fine = (owner < _CONTAINER) & alive
-    before = np.cumsum(fine, axis=1) == 0
-    after = np.cumsum(fine[:, ::-1], axis=1)[:, ::-1] == 0
-    split = np.where(before, np.int8(_INGRESS), np.where(after, np.int8(_EGRESS), np.int8(_RELAY)))
-    split = np.where(before & after, np.int8(_UNATTRIBUTED), split)
-    result: npt.NDArray[np.int8] = np.where(owner == _CONTAINER, split, owner)
-    return result
+    fine = np.flatnonzero(stage < _CONTAINER)
+    first, last = np.full(count, len(stage)), np.full(count, -1)
+    first[row[fine[::-1]]] = fine[::-1]  # of several values for one place the last one stays
+    last[row[fine]] = fine
+    at = np.flatnonzero(stage == _CONTAINER)
+    before, after = at < first[row[at]], at > last[row[at]]
+    owner = stage.copy()
+    owner[at] = np.where(before & after, _UNATTRIBUTED, np.where(before, _INGRESS, np.where(after, _EGRESS, _RELAY)))
+    return owner
 
 
-def _total(
-    rows: Ints, mask: npt.NDArray[np.int16], owner: npt.NDArray[np.int8], length: Ints, exposed: Ints, hidden: Ints
-) -> None:
-    """Sum exposed and hidden time by stage into the given (N, 15) tables."""
-    for code in np.unique(owner[length > 0]):
-        exposed[rows, code] = np.where(owner == code, length, 0).sum(axis=1)
-    present = int(np.bitwise_or.reduce(mask, axis=None)) if mask.size else 0
-    for code in _HIDEABLE_CODES:
-        if present >> code & 1:
-            union = np.where(mask & np.int16(1 << code) != 0, length, 0).sum(axis=1)
-            hidden[rows, code] = union - exposed[rows, code]
+def _totals(row: Ints, stage: npt.NDArray[np.int8], length: Ints, count: int) -> Ints:
+    """(count, 15) sums of ``length`` by row and stage."""
+    totals = np.zeros(count * len(STAGES), dtype=np.int64)
+    np.add.at(totals, row * len(STAGES) + stage, length)
+    return totals.reshape(count, len(STAGES))
 
 
-def _merge(owner: npt.NDArray[np.int8], low: Ints, high: Ints) -> tuple[Ints, npt.NDArray[np.int8], Ints, Ints]:
-    """Join neighbouring segments of one request and one stage; drop empty segments."""
-    row_of, column = np.nonzero(high > low)
-    stage = owner[row_of, column]
-    new = np.ones(len(row_of), dtype=bool)
-    new[1:] = (row_of[1:] != row_of[:-1]) | (stage[1:] != stage[:-1])
-    first = np.flatnonzero(new)
-    last = np.append(first[1:], len(row_of))[: len(first)] - 1
-    return (
-        row_of[first],
-        stage[first],
-        low[row_of[first], column[first]],
-        high[row_of[last], column[last]],
-    )
+def _hidden(row: Ints, counts: Ints, length: Ints, count: int) -> Ints:
+    """(count, 15) time of the stages still set in ``counts``, after the owner's bits were taken out, stage by stage."""
+    hidden = np.zeros((count, len(STAGES)), dtype=np.int64)
+    while True:
+        left = np.flatnonzero(counts)
+        if not len(left):
+            hidden[:, _NOT_HIDEABLE] = 0
+            return hidden
+        row, counts, length = row[left], counts[left], length[left]
+        stage = _lowest(counts)
+        hidden += _totals(row, stage, length, count)
+        counts = counts & ~_FIELD[stage]
 
 
 def _collect(pieces: Sequence[tuple[Ints, npt.NDArray[np.int8], Ints, Ints]], exposed: Ints, hidden: Ints) -> Charged:
