@@ -10,22 +10,24 @@ the tree around them, and appends what they say to a Reading. What a dialect can
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
-from typing import Protocol
+from operator import attrgetter
+from typing import Final, Protocol
 
 from pdtrace.model import Identity, Key, Log, Reading, Record, Span, SpanKey
+
+
+#: The order of spans everywhere: by start, then by identity.
+BY_START: Final = attrgetter("start_ns", "key")
 
 
 class Tree:
     """The spans of one request: parents, children and identities, across traces."""
 
     def __init__(self, spans: Sequence[Span], identities: dict[SpanKey, Identity]) -> None:
-        self.spans = sorted(spans, key=lambda s: (s.start_ns, s.trace_id, s.span_id))
+        self.spans = sorted(spans, key=BY_START)
         self._identities = identities
         self._by_key = {s.key: s for s in self.spans}
-        self._children: dict[SpanKey, list[Span]] = {}
-        for span in self.spans:
-            if span.parent_id:
-                self._children.setdefault(span.parent_key, []).append(span)
+        self._children_by_key: dict[SpanKey, list[Span]] | None = None  # few dialects ask
 
     def identity(self, span: Span) -> Identity:
         """What ``span`` was identified as."""
@@ -41,7 +43,12 @@ class Tree:
 
     def children(self, span: Span) -> list[Span]:
         """Direct children, by start."""
-        return self._children.get(span.key, [])
+        if self._children_by_key is None:
+            self._children_by_key = {}
+            for each in self.spans:
+                if each.parent_id:
+                    self._children_by_key.setdefault(each.parent_key, []).append(each)
+        return self._children_by_key.get(span.key, [])
 
     def ancestors(self, span: Span) -> Iterator[Span]:
         """Parent, grandparent, ... as far as they are here; safe against cycles."""
@@ -54,22 +61,24 @@ class Tree:
 
     def nearest_above(self, marked: Container[str]) -> Iterator[tuple[Span, Span]]:
         """(span, nearest ancestor) for every span whose id is ``marked`` and that has a marked ancestor; linear."""
-        above: dict[SpanKey, Span | None] = {}
+        by_key = self._by_key
+        above: dict[SpanKey, Span | None] = {}  # of spans that are not marked themselves
         for span in self.spans:
-            chain: list[Span] = []
-            at: Span | None = span
-            while at is not None and at.key not in above:
+            if span.span_id not in marked:
+                continue
+            passed: list[SpanKey] = []
+            at = by_key.get(span.parent_key)
+            while at is not None and at.span_id not in marked:
+                if at.key in above:
+                    at = above[at.key]
+                    break
                 above[at.key] = None  # also ends a cycle
-                chain.append(at)
-                at = self.parent(at)
-            for link in reversed(chain):
-                parent = self.parent(link)
-                if parent is not None:
-                    above[link.key] = parent if parent.span_id in marked else above[parent.key]
-        for span in self.spans:
-            ancestor = above[span.key]
-            if ancestor is not None and span.span_id in marked:
-                yield span, ancestor
+                passed.append(at.key)
+                at = by_key.get(at.parent_key)
+            for key in passed:
+                above[key] = at
+            if at is not None:
+                yield span, at
 
     def descendants(self, span: Span) -> Iterator[Span]:
         """All spans below, in no promised order; iterative, safe against depth and cycles."""
@@ -87,9 +96,13 @@ class Tree:
 class Dialect(Protocol):
     """One engine's words. Stateless; one instance serves all threads."""
 
-    name: str
-    #: What this dialect can never tell, in words, for `pdtrace doctor` and the Health page.
-    blind_spots: tuple[str, ...]
+    @property
+    def name(self) -> str:
+        """Short snake_case name, unique among dialects."""
+
+    @property
+    def blind_spots(self) -> tuple[str, ...]:
+        """What this dialect can never tell, in words, for `pdtrace doctor` and the Health page."""
 
     def identify(self, span: Span) -> Identity | None:
         """The part ``span`` plays, or None if it is not this dialect's."""
