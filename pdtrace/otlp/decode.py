@@ -89,20 +89,20 @@ def _decode_protobuf(
             spans = column_spans(body, leaves, received_ns=received_ns, latest_ns=latest_ns)
             if spans or faults.rejections():
                 return Batch(spans=spans)
-        except Undecodable:
+        except (Undecodable, DecodeError):
             pass
-    request = STRICT_REQUEST[signal]()
+        faults.clear()
     try:
-        request.ParseFromString(body)
+        return _walk(signal, STRICT_REQUEST[signal].FromString(body), leaves, received_ns, limits)
     except DecodeError as error:
+        faults.clear()
         clean = without_bad_text(signal, body, faults)
         if clean is None:
             raise Undecodable(
-                f"the body is not a protobuf {request.DESCRIPTOR.name}: {shown(str(error))}; "
+                f"the body is not a protobuf {STRICT_REQUEST[signal].DESCRIPTOR.name}: {shown(str(error))}; "
                 "check the content type and the path it was sent to"
             ) from error
-        request.ParseFromString(clean)
-    return _walk(signal, request, leaves, received_ns, limits)
+    return _walk(signal, STRICT_REQUEST[signal].FromString(clean), leaves, received_ns, limits)
 
 
 def _decode_json(signal: Signal, body: bytes, faults: Faults, received_ns: int, limits: Limits) -> Batch:

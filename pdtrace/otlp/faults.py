@@ -51,6 +51,10 @@ class Faults:
         text = f"{reason} (first: {shown(example)})" if example else reason
         self._tally[(what, reason)] = Rejection(what, self.where, text, count)
 
+    def clear(self) -> None:
+        """Forget all of them: the body is read again from its start."""
+        self._tally.clear()
+
     def rejections(self) -> list[Rejection]:
         """Every kind of fault with its count, in the order first seen."""
         return list(self._tally.values())

@@ -6,17 +6,28 @@ Owns the Leaves contract and its protobuf form. Does not know spans, logs or poi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+import threading
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, Protocol
 
 from google.protobuf.message import DecodeError
 
 from pdtrace.model import Value
 from pdtrace.otlp.faults import Faults, cut_bytes, cut_text
-from pdtrace.otlp.wire import ANY_ARRAY, ANY_MAP
+from pdtrace.otlp.wire import ANY_ARRAY, ANY_MAP, KEY_VALUE
 
 TOO_DEEP: Final = "<nested deeper than pdtrace keeps>"
 UNREADABLE: Final = "<not a readable protobuf value>"
+
+Pair = tuple[str, Value]
+
+#: Values that are opened, which may leave faults (TOO_DEEP and UNREADABLE are strings) and give what can be changed.
+_OPENED: Final = ("array_value", "kvlist_value")
+
+#: Attributes of up to this many bytes are remembered by their bytes, this many of them in each thread that decodes.
+_SHORT_BYTES: Final = 256
+_MOST_KNOWN: Final = 20_000
 
 
 class Leaves(Protocol):
@@ -82,9 +93,15 @@ class ProtobufLeaves:
         """Cut if too long."""
         return raw if len(raw) * 4 <= self.text_limit else cut_text(raw, self.text_limit, self.faults, what)
 
-    def attributes(self, key_values: Iterable[Any]) -> dict[str, Value]:
-        """All KeyValues; a KeyValue without a value is None."""
-        return {self.text(kv.key, "a key"): self.value(kv.value, kv.key) for kv in key_values}
+    def attributes(self, key_values: Iterable[bytes]) -> dict[str, Value]:
+        """All KeyValues; a KeyValue without a value is None. Raises DecodeError on one that is not protobuf."""
+        return dict(self.pairs(key_values))
+
+    def pairs(self, key_values: Iterable[bytes]) -> Iterator[Pair]:
+        """Key and value of every KeyValue; to be used up before another body is read in this thread."""
+        known = _of_thread.pairs if self.text_limit >= _SHORT_BYTES else _Pairs()
+        known.leaves = self
+        return map(known.__getitem__, key_values)
 
     def value(self, any_value: Any, name: str, level: int = 1) -> Value:
         """One AnyValue; arrays and maps are opened level by level down to the depth limit."""
@@ -123,3 +140,30 @@ class ProtobufLeaves:
         except DecodeError:
             self.faults.add("attribute", "an array or map that is not valid protobuf (or not UTF-8) was left out", name)
             return UNREADABLE
+
+
+class _Pairs(dict[bytes, Pair]):
+    """Key and value by the bytes of a KeyValue, read when they are first seen.
+
+    Only short scalars are kept: none is cut (a cut must be counted each time) and none can be changed by who gets it.
+    """
+
+    leaves: ProtobufLeaves
+
+    def __missing__(self, raw: bytes) -> Pair:
+        key_value, leaves = KEY_VALUE.FromString(raw), self.leaves
+        key, any_value = key_value.key, key_value.value
+        pair = (sys.intern(leaves.text(key, "a key")), leaves.value(any_value, key))
+        if len(raw) <= _SHORT_BYTES <= leaves.text_limit and any_value.WhichOneof("value") not in _OPENED:
+            if len(self) >= _MOST_KNOWN:
+                self.clear()
+            self[raw] = pair
+        return pair
+
+
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.pairs = _Pairs()
+
+
+_of_thread: Final = _OfThread()

@@ -2,9 +2,10 @@
 
 Owns the derived descriptors (for protobuf/upb and ptars alike). Does not decode.
 
-Two things differ from the official schema, both invisible on the wire. Fields that pdtrace does not read are left
+Three things differ from the official schema, all invisible on the wire. Fields that pdtrace does not read are left
 out, so they are skipped as unknown. Arrays and maps inside an AnyValue are bytes, so no parser recurses: nesting is
-opened one level at a time, with a bound (values.py).
+opened one level at a time, with a bound (leaves.py). In the strict view every attribute is the bytes of its KeyValue:
+telemetry repeats itself, and equal bytes need to be read once (leaves.py).
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ LEVELS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class WireView:
-    """Message classes of one view; ``text_as_bytes`` is the lenient one that accepts strings of invalid UTF-8."""
+    """Message classes of one view; in the lenient one strings are bytes, so that invalid UTF-8 can be found."""
 
     package: str
     pool: descriptor_pool.DescriptorPool
@@ -74,28 +75,28 @@ class WireView:
 
 
 def _trim(
-    message: descriptor_pb2.DescriptorProto, full_name: str, package: str, text_as_bytes: bool, text: set[str]
+    message: descriptor_pb2.DescriptorProto, full_name: str, package: str, lenient: bool, text: set[str]
 ) -> None:
     kept = [f for f in message.field if not {f.name, f"{message.name}.{f.name}"} & _NOT_READ]
     del message.field[:]
     for field in kept:
         copy = message.field.add()
         copy.CopyFrom(field)
-        if field.name in _NESTED:
+        if field.name in _NESTED or (field.name == "attributes" and not lenient):
             copy.type = descriptor_pb2.FieldDescriptorProto.TYPE_BYTES
             copy.ClearField("type_name")
         elif field.type == FieldDescriptor.TYPE_STRING:
             text.add(f"{full_name}.{field.name}")
-            if text_as_bytes:
+            if lenient:
                 copy.type = descriptor_pb2.FieldDescriptorProto.TYPE_BYTES
         if copy.HasField("type_name"):
             copy.type_name = copy.type_name.replace(f".{_OFFICIAL}.", f".{package}.")
     del message.reserved_name[:]
     for nested in message.nested_type:
-        _trim(nested, f"{full_name}.{nested.name}", package, text_as_bytes, text)
+        _trim(nested, f"{full_name}.{nested.name}", package, lenient, text)
 
 
-def _build(package: str, text_as_bytes: bool) -> WireView:
+def _build(package: str, *, lenient: bool) -> WireView:
     pool = descriptor_pool.DescriptorPool()
     text: set[str] = set()
     for source in _SOURCES:
@@ -108,14 +109,15 @@ def _build(package: str, text_as_bytes: bool) -> WireView:
         for i, dependency in enumerate(file.dependency):
             file.dependency[i] = f"{package}/{dependency}"
         for message in file.message_type:
-            _trim(message, f"{file.package}.{message.name}", package, text_as_bytes, text)
+            _trim(message, f"{file.package}.{message.name}", package, lenient, text)
         pool.Add(file)
     return WireView(package, pool, frozenset(text))
 
 
-STRICT: Final = _build("pdtrace.wire", text_as_bytes=False)
-LENIENT: Final = _build("pdtrace.lenient", text_as_bytes=True)
+STRICT: Final = _build("pdtrace.wire", lenient=False)
+LENIENT: Final = _build("pdtrace.lenient", lenient=True)
 
+KEY_VALUE: Final[Any] = STRICT.message("common.v1.KeyValue")
 ANY_ARRAY: Final[Any] = STRICT.message("common.v1.ArrayValue")
 ANY_MAP: Final[Any] = STRICT.message("common.v1.KeyValueList")
 STRICT_REQUEST: Final[dict[str, Any]] = {signal: STRICT.message(name) for signal, name in REQUESTS.items()}
