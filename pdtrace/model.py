@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 # --------------------------------------------------------------------------------------------------- what came in
 
@@ -50,22 +50,21 @@ class Span:
     status_message: str = ""
     received_ns: int = 0
 
-    _key: str = field(default="", init=False, repr=False)
-    _parent_key: str = field(default="", init=False, repr=False)
+    #: Identity of the span: trace id and span id. One string, because a string remembers its hash.
+    key: SpanKey = field(init=False, repr=False)
+    parent_key: SpanKey = field(init=False, repr=False)  #: identity of the parent; "" for a root
 
-    @property
-    def key(self) -> SpanKey:
-        """Identity of the span: trace id and span id. One string, because a string remembers its hash."""
-        if not self._key:
-            self._key = self.trace_id + self.span_id
-        return self._key
+    if not TYPE_CHECKING:
 
-    @property
-    def parent_key(self) -> SpanKey:
-        """Identity of the parent; "" for a root."""
-        if not self._parent_key and self.parent_id:
-            self._parent_key = self.trace_id + self.parent_id
-        return self._parent_key
+        def __getattr__(self, name):
+            """The two keys, made when first asked for: a plain slot from then on."""
+            if name == "key":
+                self.key = self.trace_id + self.span_id
+                return self.key
+            if name == "parent_key":
+                self.parent_key = self.trace_id + self.parent_id if self.parent_id else ""
+                return self.parent_key
+            raise AttributeError(f"a span has no {name!r}")
 
 
 @dataclass(slots=True, eq=False)

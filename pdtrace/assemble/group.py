@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from pdtrace.dialects.contract import BY_START
 from pdtrace.model import Identity, Key, Record, RequestWarning, Span, SpanKey
 
 #: Two fragments with an equal key belong together if no more time than this lies between them. Exporters, stalled
@@ -21,9 +22,15 @@ JOIN_WINDOW_NS = 120_000_000_000
 CLOCK_SLACK_NS = 2_000_000_000
 
 _OPEN_END_NS = 1 << 62
+_NO_ROLES: frozenset[str] = frozenset()
+_ROLES_OF: dict[str, frozenset[str]] = {
+    "": _NO_ROLES,
+    **{role: frozenset((role,)) for role in ("prefill", "decode", "aggregated")},
+}
 
 #: Joins from the strongest to the weakest; a request is labelled with the weakest one it needed.
 JOINS = ("none", "parent", "request_id", "room", "context_id", "trace_id")
+_WEAKNESS = {join: rank for rank, join in enumerate(JOINS)}
 
 
 @dataclass(slots=True)
@@ -44,13 +51,12 @@ class _Unit:
     records: list[Record]
     edge: Span | None
     edge_kind: str
-    keys: set[Key]
-    roles: set[str]
+    keys: Collection[Key]
+    roles: frozenset[str]
     start_ns: int
     end_ns: int
     makes_request: bool
     orphan: bool  #: the topmost span names a parent that is not here
-    traces: set[str]
     join: str = "none"
     joined_into: _Unit | None = None
     notes: list[RequestWarning] = field(default_factory=list)
@@ -65,7 +71,7 @@ def group(
 
     The answer does not depend on the order of the arguments.
     """
-    spans = sorted(spans, key=lambda s: (s.start_ns, s.trace_id, s.span_id))
+    spans = sorted(spans, key=BY_START)
     units = [*_units_by_parent(spans, identities), *_units_of_records(records)]
     _join_by_key(units)
     _join_by_trace(units)
@@ -80,7 +86,12 @@ def _units_by_parent(spans: Sequence[Span], identities: dict[SpanKey, Identity])
     by_key = {span.key: span for span in spans}
     anchor: dict[SpanKey, Span] = {}
     for span in spans:
-        _find_anchor(span, by_key, identities, anchor)
+        if span.parent_key not in by_key:
+            anchor[span.key] = span
+        elif span.parent_key in anchor:  # as a rule: a parent starts before its children
+            anchor[span.key] = _anchor_below(span, anchor[span.parent_key], identities)
+        else:
+            _find_anchor(span, by_key, identities, anchor)
     members: dict[SpanKey, list[Span]] = defaultdict(list)
     for span in spans:
         members[anchor[span.key].key].append(span)
@@ -137,25 +148,37 @@ def _anchor_below(span: Span, inherited: Span | None, identities: dict[SpanKey, 
 
 
 def _unit(top: Span, inside: list[Span], by_key: dict[SpanKey, Span], identities: dict[SpanKey, Identity]) -> _Unit:
-    mine = [identities[span.key] for span in inside]
-    is_edge = identities[top.key].part == "edge"
-    end_ns = max(max(span.end_ns, span.start_ns) for span in inside)
+    """The unit of ``inside``, which is sorted by start."""
+    own = identities[top.key]
+    mine = [identities[span.key] for span in inside] if len(inside) > 1 else [own]
+    is_edge = own.part == "edge"
+    end_ns = inside[0].start_ns
+    for span in inside:
+        end_ns = max(end_ns, span.start_ns, span.end_ns)
     if is_edge and not top.end_ns:
         end_ns = _OPEN_END_NS  # the edge has not ended: whatever comes may still be part of it
+    keys, roles = _keys_and_roles(mine)
     return _Unit(
         spans=inside,
         records=[],
         edge=top if is_edge else None,
-        edge_kind=identities[top.key].edge if is_edge else "",
-        keys={key for identity in mine for key in identity.keys},
-        roles={identity.role for identity in mine if identity.role},
-        start_ns=min(span.start_ns for span in inside),
+        edge_kind=own.edge if is_edge else "",
+        keys=keys,
+        roles=roles,
+        start_ns=inside[0].start_ns,
         end_ns=end_ns,
-        makes_request=any(identity.part != "inner" for identity in mine),
+        makes_request=own.part != "inner" or any(identity.part != "inner" for identity in mine),
         orphan=bool(top.parent_id) and top.parent_key not in by_key,
-        traces={top.trace_id},
         join="parent" if len(inside) > 1 else "none",
     )
+
+
+def _keys_and_roles(mine: Sequence[Identity]) -> tuple[Collection[Key], frozenset[str]]:
+    """Each key once; the roles as one of a few shared sets."""
+    if len(mine) == 1:
+        return mine[0].keys, _ROLES_OF[mine[0].role]
+    keys = {key for identity in mine for key in identity.keys}
+    return keys, frozenset().union(*[_ROLES_OF[role] for role in {identity.role for identity in mine}])
 
 
 def _units_of_records(records: Sequence[tuple[Record, tuple[Key, ...]]]) -> list[_Unit]:
@@ -165,13 +188,12 @@ def _units_of_records(records: Sequence[tuple[Record, tuple[Key, ...]]]) -> list
             records=[record],
             edge=None,
             edge_kind="",
-            keys=set(keys),
-            roles=set(),
+            keys=keys,
+            roles=_NO_ROLES,
             start_ns=record.time_ns,
             end_ns=record.time_ns,
             makes_request=True,
             orphan=False,
-            traces={record.trace_id} if record.trace_id else set(),
         )
         for record, keys in sorted(records, key=lambda r: (r[0].time_ns, r[0].kind, r[0].key))
     ]
@@ -194,46 +216,48 @@ def _merge(into: _Unit, other: _Unit, join: str) -> None:
     if other.edge is not None and (into.edge is None or other.start_ns < into.start_ns):
         into, other = other, into
     needed = join if into.spans and other.spans else "none"
-    into.join = max(into.join, other.join, needed, key=JOINS.index)
+    into.join = max(into.join, other.join, needed, key=_WEAKNESS.__getitem__)
     if into.spans and other.spans:
-        into.start_ns, into.end_ns = min(into.start_ns, other.start_ns), max(into.end_ns, other.end_ns)
+        into.start_ns = min(into.start_ns, other.start_ns)
+        into.end_ns = max(into.end_ns, other.end_ns)
     elif other.spans:
         into.start_ns, into.end_ns = other.start_ns, other.end_ns
     into.spans.extend(other.spans)
     into.records.extend(other.records)
-    into.keys |= other.keys
-    into.roles |= other.roles
-    into.traces |= other.traces
+    into.keys = into.keys or other.keys  # from here on only whether there are any is asked
+    if not other.roles <= into.roles:
+        into.roles |= other.roles
     into.makes_request |= other.makes_request
     into.notes.extend(other.notes)
     other.joined_into = into
 
 
 def _join_by_key(units: list[_Unit]) -> None:
+    holders: dict[Key, list[_Unit]] = defaultdict(list)
+    for unit in units:
+        for key in unit.keys:
+            holders[key].append(unit)
+    shared = sorted(key for key, sharing in holders.items() if len(sharing) > 1)
     for kind in ("request_id", "room", "context_id"):
-        holders: dict[Key, list[_Unit]] = defaultdict(list)
-        for unit in units:
-            for key in unit.keys:
-                if key.kind == kind:
-                    holders[key].append(unit)
-        for _, sharing in sorted(holders.items()):
-            if len(sharing) > 1:
-                _join_holders(sharing, kind)
+        for key in shared:
+            if key.kind == kind:
+                _join_holders(holders[key], kind)
 
 
 def _join_holders(sharing: list[_Unit], join: str) -> None:
     """Join the units that hold one key: to the edge they lie closest to, else to each other while time is near."""
-    edges = sorted({id(_root(u)): _root(u) for u in sharing if _root(u).edge is not None}.values(), key=_by_start)
+    edges, loose = _roots(sharing, _has_edge), _roots(sharing, _has_no_edge)
     for outer, inner in _pairs(edges):
         if outer.edge_kind != inner.edge_kind and _gap_ns(outer, inner) == 0:
             _merge(outer, inner, join)  # a front end and a router that saw the same call, in two traces
-    edges = sorted({id(_root(u)): _root(u) for u in edges}.values(), key=_by_start)
-    loose = sorted({id(_root(u)): _root(u) for u in sharing if _root(u).edge is None}.values(), key=_by_start)
+    if len(edges) > 1:
+        edges = _roots(edges, _has_edge)
     left: list[_Unit] = []
     for unit in loose:
         near = [edge for edge in edges if _near(edge, unit)]
         if near:
-            _merge(min(near, key=lambda edge: _distance_ns(edge, unit)), unit, join)
+            closest = near[0] if len(near) == 1 else min(near, key=lambda edge: _distance_ns(edge, unit))
+            _merge(closest, unit, join)
         else:
             left.append(unit)
     for before, after in itertools.pairwise(left):
@@ -242,8 +266,17 @@ def _join_holders(sharing: list[_Unit], join: str) -> None:
 
 
 def _by_start(unit: _Unit) -> tuple[int, int, str]:
-    first = min((span.key for span in unit.spans), default="")
+    spans = unit.spans
+    first = spans[0].key if len(spans) == 1 else min((span.key for span in spans), default="")
     return (unit.start_ns, unit.end_ns, first)
+
+
+def _has_edge(unit: _Unit) -> bool:
+    return unit.edge is not None
+
+
+def _has_no_edge(unit: _Unit) -> bool:
+    return unit.edge is None
 
 
 def _pairs(units: Sequence[_Unit]) -> Iterable[tuple[_Unit, _Unit]]:
@@ -274,7 +307,7 @@ def _join_by_trace(units: list[_Unit]) -> None:
     traces: dict[str, list[_Unit]] = defaultdict(list)
     for unit in units:
         if unit.joined_into is None:
-            for trace in unit.traces:
+            for trace in {span.trace_id for span in unit.spans} | {r.trace_id for r in unit.records if r.trace_id}:
                 traces[trace].append(unit)
     for _, members in sorted(traces.items()):
         if len(members) > 1:
@@ -283,7 +316,8 @@ def _join_by_trace(units: list[_Unit]) -> None:
 
 def _roots(units: Iterable[_Unit], wanted: Callable[[_Unit], bool]) -> list[_Unit]:
     """Root units of ``units`` that are ``wanted``, each once, by start."""
-    return sorted({id(r): r for r in map(_root, units) if wanted(r)}.values(), key=_by_start)
+    found = {id(r): r for r in map(_root, units) if wanted(r)}
+    return sorted(found.values(), key=_by_start) if len(found) > 1 else list(found.values())
 
 
 def _join_one_trace(members: list[_Unit]) -> None:
@@ -341,8 +375,7 @@ def _fits(edge: _Unit, unit: _Unit) -> bool:
 
 def _complementary(a: _Unit, b: _Unit) -> bool:
     """One is P's side and the other D's, or one of them is a record about the trace."""
-    roles = {frozenset(a.roles), frozenset(b.roles)}
-    return not (a.spans and b.spans) or roles == {frozenset({"prefill"}), frozenset({"decode"})}
+    return not (a.spans and b.spans) or {a.roles, b.roles} == {_ROLES_OF["prefill"], _ROLES_OF["decode"]}
 
 
 def _groups(units: list[_Unit]) -> list[Group]:

@@ -15,7 +15,6 @@ from typing import Final, Protocol
 
 from pdtrace.model import Identity, Key, Log, Reading, Record, Span, SpanKey
 
-
 #: The order of spans everywhere: by start, then by identity.
 BY_START: Final = attrgetter("start_ns", "key")
 
