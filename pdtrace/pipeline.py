@@ -13,14 +13,13 @@ order, split or repetition of the same spans ends in the same requests.
 
 from __future__ import annotations
 
-import gc
 import logging
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable
 from itertools import islice
 
+from pdtrace import garbage
 from pdtrace.assemble import Limits, derive, identify, keys_of_record
 from pdtrace.assemble.group import JOIN_WINDOW_NS
 from pdtrace.dialects import DIALECTS
@@ -64,7 +63,7 @@ class Pipeline:
 
     def add(self, batch: Batch) -> Added:
         """Store a batch raw; what is new will be derived by the next ``derive``."""
-        with _no_collector():
+        with garbage.paused():
             return self._add(batch)
 
     def _add(self, batch: Batch) -> Added:
@@ -74,9 +73,13 @@ class Pipeline:
                 if record is not None:
                     batch.records.append(record)
                     break
-        identities = {span.key: identity for span in batch.spans if (identity := identify(span)) is not None}
-        added = self._store.add(batch, [*_keys_of(batch, identities), *_labels(batch, self._run)])
-        self._memory.put(added.spans, added.records, identities)
+        identities = _identities(batch.spans)
+        ties = _ties(batch.spans, batch.records, identities)
+        added = self._store.add(batch, [*_keys_of(ties), *_labels(batch, self._run)])
+        if len(added.spans) < len(batch.spans) or len(added.records) < len(batch.records):  # of two copies one stays
+            identities = _identities(added.spans)
+            ties = _ties(added.spans, added.records, identities)
+        self._memory.put(added.spans, added.records, identities, ties)
         self._dirty.update(span.trace_id for span in added.spans)
         self._dirty.update(record.source for record in added.records)
         return added
@@ -98,7 +101,7 @@ class Pipeline:
         while self._dirty and left > 0:
             step = set(islice(self._dirty, min(left, _STEP_SOURCES)))
             left -= len(step)
-            with _no_collector():
+            with garbage.paused():
                 total += self._derive(step, now_ns)
         return total
 
@@ -178,18 +181,6 @@ class Pipeline:
                 self._open[request.uid] = request
 
 
-@contextmanager
-def _no_collector() -> Iterator[None]:
-    """Pause Python's cycle collector: spans in memory hold no cycles, and walking them costs a quarter of the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
 #: Sources derived at a time: bounds memory, large enough to charge in dense blocks.
 _STEP_SOURCES = 5_000
 
@@ -199,18 +190,46 @@ def sources_disjoint(mine: Iterable[str], others: Collection[str]) -> bool:
     return not any(source in others for source in mine)
 
 
-def _keys_of(batch: Batch, identities: dict[SpanKey, Identity]) -> list[KeyRow]:
-    """Join keys by source, each once, with the time they were seen in."""
-    seen: dict[tuple[str, Key], tuple[int, int]] = {}
-    for span in batch.spans:
+def _identities(spans: Iterable[Span]) -> dict[SpanKey, Identity]:
+    return {span.key: identity for span in spans if (identity := identify(span)) is not None}
+
+
+#: Join keys by source, each with the first and the last time it was seen at.
+_Ties = dict[str, dict[Key, tuple[int, int]]]
+
+
+def _ties(spans: Iterable[Span], records: Iterable[Record], identities: dict[SpanKey, Identity]) -> _Ties:
+    ties: _Ties = {}
+    for span in spans:
         identity = identities.get(span.key)
-        if identity is not None:
-            for key in identity.keys:
-                _widen(seen, (span.trace_id, key), span.start_ns, max(span.start_ns, span.end_ns))
-    for record in batch.records:
-        for key in _record_keys(record):
-            _widen(seen, (record.source, key), record.time_ns, record.time_ns)
-    return [KeyRow(source, key.kind, key.scope, key.value, *time) for (source, key), time in seen.items()]
+        if identity is not None and identity.keys:
+            _widen(ties, span.trace_id, identity.keys, span.start_ns, span.end_ns)
+    for record in records:
+        if keys := _record_keys(record):
+            _widen(ties, record.source, keys, record.time_ns, record.time_ns)
+    return ties
+
+
+def _widen(ties: _Ties, source: str, keys: tuple[Key, ...], start_ns: int, end_ns: int) -> None:
+    inside = ties.get(source)
+    if inside is None:
+        inside = ties[source] = {}
+    if end_ns < start_ns:  # still open
+        end_ns = start_ns
+    for key in keys:
+        known = inside.get(key)
+        if known is None:
+            inside[key] = (start_ns, end_ns)
+        elif start_ns < known[0] or end_ns > known[1]:
+            inside[key] = (min(start_ns, known[0]), max(end_ns, known[1]))
+
+
+def _keys_of(ties: _Ties) -> list[KeyRow]:
+    return [
+        KeyRow(source, key.kind, key.scope, key.value, *time)
+        for source, inside in ties.items()
+        for key, time in inside.items()
+    ]
 
 
 def _record_keys(record: Record) -> tuple[Key, ...]:
@@ -221,11 +240,6 @@ def _record_keys(record: Record) -> tuple[Key, ...]:
 
 def _trace_key(trace_id: str) -> Key:
     return Key("trace_id", trace_id)
-
-
-def _widen(seen: dict[tuple[str, Key], tuple[int, int]], at: tuple[str, Key], start_ns: int, end_ns: int) -> None:
-    known = seen.get(at)
-    seen[at] = (start_ns, end_ns) if known is None else (min(known[0], start_ns), max(known[1], end_ns))
 
 
 def _labels(batch: Batch, run: str | None) -> list[KeyRow]:
@@ -252,45 +266,51 @@ class _Memory:
         self._elsewhere = {hash(source) for source in store.sources()}
         self._count = 0
 
-    def put(self, spans: Collection[Span], records: Collection[Record], identities: dict[SpanKey, Identity]) -> None:
+    def put(
+        self,
+        spans: Collection[Span],
+        records: Collection[Record],
+        identities: dict[SpanKey, Identity],
+        ties: _Ties,
+    ) -> None:
+        """Keep what was added, together with what the store holds of the same sources."""
         for source in {span.trace_id for span in spans} | {record.source for record in records}:
             if hash(source) in self._elsewhere:
                 self._load([source])
-        self._keep(spans, records, identities)
+        self._keep(spans, records, identities, ties)
 
-    def _keep(self, spans: Collection[Span], records: Collection[Record], identities: dict[SpanKey, Identity]) -> None:
+    def _keep(
+        self,
+        spans: Collection[Span],
+        records: Collection[Record],
+        identities: dict[SpanKey, Identity],
+        ties: _Ties,
+    ) -> None:
+        self._identities.update(identities)
         for span in spans:
             inside = self._spans.get(span.trace_id)
             if inside is None:
                 inside = self._spans[span.trace_id] = {}
-            else:
-                self._spans.move_to_end(span.trace_id)
             self._count += span.span_id not in inside
             inside[span.span_id] = span
-            identity = identities.get(span.key)
-            if identity is not None:
-                self._identities[span.key] = identity
-                for key in identity.keys:
-                    self._tie(span.trace_id, key, span.start_ns, max(span.start_ns, span.end_ns))
         for record in records:
             self._records[record.source] = record
             self._spans.setdefault(record.source, {})
-            self._spans.move_to_end(record.source)
-            for key in _record_keys(record):
-                self._tie(record.source, key, record.time_ns, record.time_ns)
-
-    def _tie(self, source: str, key: Key, start_ns: int, end_ns: int) -> None:
-        self._keys[source].add(key)
-        self._holders[key].add(source)
-        known = self._times.get(source)
-        self._times[source] = (start_ns, end_ns) if known is None else (min(known[0], start_ns), max(known[1], end_ns))
+        for source in {span.trace_id for span in spans} | {record.source for record in records}:
+            self._spans.move_to_end(source)
+        for source, keys in ties.items():
+            for key, (start_ns, end_ns) in keys.items():
+                self._keys[source].add(key)
+                self._holders[key].add(source)
+                known = self._times.get(source, (start_ns, end_ns))
+                self._times[source] = (min(known[0], start_ns), max(known[1], end_ns))
 
     def _load(self, sources: Collection[str]) -> None:
         """Bring sources back from the store."""
         self._elsewhere.difference_update(hash(source) for source in sources)
         spans, records = self._store.load(sources)
-        identities = {span.key: identity for span in spans if (identity := identify(span)) is not None}
-        self._keep(spans, records, identities)
+        identities = _identities(spans)
+        self._keep(spans, records, identities, _ties(spans, records, identities))
 
     def closure(self, dirty: Collection[str]) -> set[str]:
         """``dirty`` and every source that may hold a part of the same requests, all of them in memory."""

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 import msgspec
 from google.protobuf.message import DecodeError
 
+from pdtrace import garbage
 from pdtrace.model import Batch
 from pdtrace.otlp.columns_spans import column_spans
 from pdtrace.otlp.faults import Faults, Limits, Undecodable, latest_start, shown
@@ -54,10 +55,11 @@ def decode(
         Undecodable: the body is not such a request at all.
     """
     faults = Faults(where)
-    if encoding == "json":
-        batch = _decode_json(signal, body, faults, received_ns, limits)
-    else:
-        batch = _decode_protobuf(signal, body, faults, received_ns, limits, vectorised)
+    with garbage.paused():
+        if encoding == "json":
+            batch = _decode_json(signal, body, faults, received_ns, limits)
+        else:
+            batch = _decode_protobuf(signal, body, faults, received_ns, limits, vectorised)
     batch.rejections = faults.rejections()
     return batch
 

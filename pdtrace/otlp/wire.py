@@ -74,9 +74,7 @@ class WireView:
         return message
 
 
-def _trim(
-    message: descriptor_pb2.DescriptorProto, full_name: str, package: str, lenient: bool, text: set[str]
-) -> None:
+def _trim(message: descriptor_pb2.DescriptorProto, full_name: str, package: str, lenient: bool, text: set[str]) -> None:
     kept = [f for f in message.field if not {f.name, f"{message.name}.{f.name}"} & _NOT_READ]
     del message.field[:]
     for field in kept:

@@ -101,7 +101,7 @@ def test_every_capture_reads_the_same_from_protobuf_made_of_it(captures: Path, s
             arrow = outcome(body, "protobuf", vectorised=True)
             assert arrow == outcome(body, "protobuf", vectorised=False)
             from_json = outcome(line, "json")
-            without_ids = [[(s[3:11], s[12:]) for s in side[0]] for side in (arrow, from_json)]
+            without_ids = [[(s[3:11], s[12:15]) for s in side[0]] for side in (arrow, from_json)]
             assert without_ids[0] == without_ids[1]
             seen += len(arrow[0])
     assert seen > 50
