@@ -29,6 +29,7 @@ class Draft:
     reading: Reading
     limits: Limits
     now_ns: int | None  #: wall clock of a live service; None when files are read
+    dialects: set[str] = field(default_factory=set)  #: of its spans
     edge: Edge | None = None  #: the edge whose clock and start define the window
     clock: str = ""  #: reference clock
     offsets: list[ClockOffset] = field(default_factory=list)

@@ -9,6 +9,7 @@ import hashlib
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Final
 
 import numpy as np
@@ -36,6 +37,8 @@ from pdtrace.model import (
     SpanKey,
 )
 from pdtrace.stages import STAGES
+
+_BY_TIME: Final = attrgetter("start_ns", "end_ns", "stage", "span_id")
 
 log = logging.getLogger(__name__)
 
@@ -115,8 +118,10 @@ def _draft(fragments: Group, identities: dict[SpanKey, Identity], now_ns: int | 
     tree = Tree(fragments.spans, identities)
     reading = Reading(warnings=list(fragments.warnings))
     by_dialect: dict[str, list[Span]] = defaultdict(list)
+    last_ns = 0
     for span in tree.spans:
         by_dialect[identities[span.key].dialect].append(span)
+        last_ns = max(last_ns, span.start_ns, span.end_ns)
     for dialect in DIALECTS:
         if dialect.name in by_dialect:
             dialect.read(by_dialect[dialect.name], tree, reading)
@@ -125,9 +130,9 @@ def _draft(fragments: Group, identities: dict[SpanKey, Identity], now_ns: int | 
             if dialect.record_keys(record) is not None:
                 dialect.read_record(record, reading)
                 break
-    draft = Draft(fragments, tree, reading, limits, now_ns)
-    stamps = [max(s.start_ns, s.end_ns) for s in tree.spans] or [r.time_ns for r in fragments.records]
-    draft.last_ns = max(stamps, default=0)
+    if not tree.spans:
+        last_ns = max((record.time_ns for record in fragments.records), default=0)
+    draft = Draft(fragments, tree, reading, limits, now_ns, dialects=set(by_dialect), last_ns=last_ns)
     for step in STEPS:
         step(draft)
     _note_links(draft)
@@ -137,6 +142,8 @@ def _draft(fragments: Group, identities: dict[SpanKey, Identity], now_ns: int | 
 def _note_links(draft: Draft) -> None:
     """Links to spans that are not part of the request are listed, never followed blindly."""
     for span in draft.tree.spans:
+        if not span.links:
+            continue
         for trace_id, span_id in span.links:
             if draft.tree.find(trace_id, span_id) is None:
                 draft.reading.evidence.append(
@@ -158,9 +165,12 @@ def _charge(drafts: list[Draft], run: str | None) -> list[Request]:
     ends = [_window_end(draft) for draft in drafts]
     rows = [
         [
-            (CODE_OF_STAGE[a.stage], a.start_ns, a.end_ns)
-            for a in (*draft.reading.activities, *_containers(draft, end_ns))
-            if a.stage in CODE_OF_STAGE
+            *(
+                (CODE_OF_STAGE[a.stage], a.start_ns, a.end_ns)
+                for a in draft.reading.activities
+                if a.stage in CODE_OF_STAGE
+            ),
+            *_containers(draft, end_ns),
         ]
         for draft, end_ns in zip(drafts, ends, strict=True)
     ]
@@ -176,15 +186,16 @@ def _charge(drafts: list[Draft], run: str | None) -> list[Request]:
             table[:, 2],
         ),
     )
-    stages, starts, stops = charged.stage.tolist(), charged.start_ns.tolist(), charged.end_ns.tolist()
-    offsets, hidden = charged.offsets.tolist(), charged.hidden_ns
-    result = []
-    for at, draft in enumerate(drafts):
-        part = range(offsets[at], offsets[at + 1])
-        sections = [Section(STAGES[stages[i]], starts[i], stops[i]) for i in part]
-        hidden_ns = {STAGES[code]: int(hidden[at, code]) for code in np.flatnonzero(hidden[at])}
-        result.append(_request(draft, sections, hidden_ns, run))
-    return result
+    stages = map(STAGES.__getitem__, charged.stage.tolist())
+    sections = list(map(Section, stages, charged.start_ns.tolist(), charged.end_ns.tolist()))
+    offsets = charged.offsets.tolist()
+    hidden: list[dict[str, int]] = [{} for _ in drafts]
+    at, codes = np.nonzero(charged.hidden_ns)
+    for row, code, ns in zip(at.tolist(), codes.tolist(), charged.hidden_ns[at, codes].tolist(), strict=True):
+        hidden[row][STAGES[code]] = ns
+    return [
+        _request(draft, sections[offsets[row] : offsets[row + 1]], hidden[row], run) for row, draft in enumerate(drafts)
+    ]
 
 
 def _window_end(draft: Draft) -> int:
@@ -194,10 +205,10 @@ def _window_end(draft: Draft) -> int:
     return max(draft.t0_ns, end_ns)
 
 
-def _containers(draft: Draft, window_end_ns: int) -> list[Activity]:
+def _containers(draft: Draft, window_end_ns: int) -> list[tuple[int, int, int]]:
     """Front end, router and client spans hold the request while nothing finer does. An open one lasts."""
     return [
-        Activity("container", edge.start_ns, edge.end_ns or max(edge.start_ns, window_end_ns), span_id=edge.span_id)
+        (CODE_OF_STAGE["container"], edge.start_ns, edge.end_ns or max(edge.start_ns, window_end_ns))
         for edge in draft.reading.edges
     ]
 
@@ -205,7 +216,9 @@ def _containers(draft: Draft, window_end_ns: int) -> list[Activity]:
 def _request(draft: Draft, sections: list[Section], hidden_ns: dict[str, int], run: str | None) -> Request:
     reading, facts, spans = draft.reading, draft.reading.facts, draft.tree.spans
     has_token = draft.t1_ns is not None
-    trace_ids = sorted({span.trace_id for span in spans} | {r.trace_id for r in draft.group.records if r.trace_id})
+    records = draft.group.records
+    own_traces = {span.trace_id for span in spans}
+    trace_ids = sorted({*own_traces, *(r.trace_id for r in records if r.trace_id)})
     uid = _uid(draft)
     workers = _workers(draft)
     _note_wait_after_failure(draft)
@@ -214,8 +227,8 @@ def _request(draft: Draft, sections: list[Section], hidden_ns: dict[str, int], r
         request_id=str(facts.get("request_id") or (trace_ids[0] if trace_ids else uid)),
         aliases=[str(alias) for alias in facts.get("aliases", [])],
         trace_ids=trace_ids,
-        sources=sorted({span.trace_id for span in spans} | {record.source for record in draft.group.records}),
-        dialects=sorted({draft.tree.identity(s).dialect for s in spans} | set(map(_reader_of, draft.group.records))),
+        sources=sorted({*own_traces, *(record.source for record in records)}),
+        dialects=sorted({*draft.dialects, *map(_reader_of, records)}),
         model=_text(facts.get("model")),
         run=_text(facts.get("run")) or run,
         outcome=draft.outcome,
@@ -244,9 +257,7 @@ def _request(draft: Draft, sections: list[Section], hidden_ns: dict[str, int], r
         wasted_ns=draft.wasted_ns,
         wasted_gpu_seconds=draft.wasted_gpu_seconds,
         http_status=next((e.http_status for e in reading.edges if e.http_status is not None), None),
-        activities=sorted(
-            [*reading.activities, *_shown_containers(draft)], key=lambda a: (a.start_ns, a.end_ns, a.stage, a.span_id)
-        ),
+        activities=sorted([*reading.activities, *_shown_containers(draft)], key=_BY_TIME),
         evidence=reading.evidence,
         warnings=reading.warnings,
         offsets=draft.offsets,
@@ -257,7 +268,9 @@ def _request(draft: Draft, sections: list[Section], hidden_ns: dict[str, int], r
 
 def _uid(draft: Draft) -> str:
     """Named after the edge span, else the first span, else the first record: the same for the same spans."""
-    if draft.reading.edges:
+    if len(draft.reading.edges) == 1:
+        anchor = f"{draft.reading.edges[0].trace_id}/{draft.reading.edges[0].span_id}"
+    elif draft.reading.edges:
         edge = min(draft.reading.edges, key=lambda e: (e.start_ns, e.trace_id, e.span_id))
         anchor = f"{edge.trace_id}/{edge.span_id}"
     elif draft.tree.spans:

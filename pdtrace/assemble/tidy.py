@@ -29,10 +29,10 @@ def drop_negative(draft: Draft) -> None:
 
 def close_open(draft: Draft) -> None:
     """What has started and not ended lasts until now (live) or the last stamp seen (files)."""
-    stamps = [draft.last_ns]
+    last_ns = draft.last_ns
     for item in (*draft.reading.activities, *draft.worker_visits(), *draft.reading.edges):
-        stamps.append(max(item.start_ns, item.end_ns))
-    draft.last_ns = max(stamps)
+        last_ns = max(last_ns, item.start_ns, item.end_ns)
+    draft.last_ns = last_ns
     for activity in draft.reading.activities:
         if not activity.end_ns:
             activity.end_ns = max(activity.start_ns, draft.horizon_ns)
@@ -41,12 +41,15 @@ def close_open(draft: Draft) -> None:
 
 def cut_attempts(draft: Draft) -> None:
     """An attempt's activities end where the next attempt of that leg starts, declared hedges excepted."""
+    activities = draft.reading.activities
+    if len({item.attempt for item in (*draft.worker_visits(), *activities)}) < 2:
+        return
     starts: dict[str, dict[int, int]] = defaultdict(dict)
-    for item in (*draft.worker_visits(), *draft.reading.activities):
+    for item in (*draft.worker_visits(), *activities):
         if item.role and not (isinstance(item, Activity) and item.hedge):
             known = starts[item.role].get(item.attempt)
             starts[item.role][item.attempt] = item.start_ns if known is None else min(known, item.start_ns)
-    for activity in draft.reading.activities:
+    for activity in activities:
         later = [at for attempt, at in starts.get(activity.role, {}).items() if attempt > activity.attempt]
         if later and not activity.hedge and activity.end_ns > min(later):
             activity.end_ns = max(activity.start_ns, min(later))
@@ -71,6 +74,8 @@ def cut_abandoned_loads(draft: Draft) -> None:
 
 def merge_ranks(draft: Draft) -> None:
     """Ranks of one transfer (or pass) are one activity per chunk: the union of their intervals."""
+    if not any(activity.rank for activity in draft.reading.activities):
+        return
     ranked: dict[tuple[object, ...], list[Activity]] = defaultdict(list)
     result = []
     for activity in draft.reading.activities:

@@ -54,6 +54,9 @@ _NO_SAVING: Final = frozenset(("prefill_opaque", "decode_opaque", "unattributed"
 MOST_NODES: Final = 256
 
 
+_Run = tuple[int, int, int, str]  # start_ns, place in the stage graph, end_ns, stage
+
+
 @dataclass(slots=True)
 class _Node:
     stage: str
@@ -82,25 +85,29 @@ def savings(
         stage of a request with more than MOST_NODES runs.
     """
     sections = list(sections)
-    nodes = _nodes(t0_ns, t1_ns, sections, activities)
-    stages = {stage for stage, _, _ in sections} | {node.stage for node in nodes}
+    runs = _runs(t0_ns, t1_ns, sections, activities)
+    stages = {stage for stage, _, _ in sections} | {stage for _, _, _, stage in runs}
     result: dict[str, int | None] = dict.fromkeys(stages)
-    if len(nodes) > MOST_NODES:
+    if len(runs) > MOST_NODES:
         return result
     asked = stages - _NO_SAVING
-    if not _overlap(nodes):  # a plain chain: every stage saves its own length
-        for stage in asked:
-            result[stage] = sum(node.end_ns - node.start_ns for node in nodes if node.stage == stage)
+    if not _overlap(runs):  # a plain chain: every stage saves its own length
+        result.update(dict.fromkeys(asked, 0))
+        for start_ns, _, end_ns, stage in runs:
+            if stage in asked:
+                result[stage] = (result[stage] or 0) + end_ns - start_ns
         return result
+    nodes = [_Node(stage, start_ns, end_ns) for start_ns, _, end_ns, stage in runs]
     order = _connect(t0_ns, nodes)
     for stage in asked:
         result[stage] = t1_ns - t0_ns - _first_token_after(t0_ns, t1_ns, nodes, order, without=stage)
     return result
 
 
-def _nodes(
+def _runs(
     t0_ns: int, t1_ns: int, sections: Sequence[tuple[str, int, int]], activities: Iterable[tuple[str, int, int]]
-) -> list[_Node]:
+) -> list[_Run]:
+    """Merged runs of each stage, by start, then upstream first."""
     spans: dict[str, list[tuple[int, int]]] = {}
     for stage, start_ns, end_ns in activities:
         if stage in _BY_ACTIVITY:
@@ -110,9 +117,7 @@ def _nodes(
     for stage, start_ns, end_ns in sections:
         if stage in _ORDER and stage not in _BY_ACTIVITY:
             spans.setdefault(stage, []).append((start_ns, end_ns))
-    nodes = [_Node(stage, start, end) for stage, runs in spans.items() for start, end in _union(runs)]
-    nodes.sort(key=lambda node: (node.start_ns, _ORDER[node.stage], node.end_ns))
-    return nodes
+    return sorted([(start, _ORDER[stage], end, stage) for stage, runs in spans.items() for start, end in _union(runs)])
 
 
 def _union(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -128,8 +133,8 @@ def _union(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return merged
 
 
-def _overlap(nodes: Sequence[_Node]) -> bool:
-    return any(after.start_ns < before.end_ns for before, after in itertools.pairwise(nodes))
+def _overlap(runs: Sequence[_Run]) -> bool:
+    return any(after[0] < before[2] for before, after in itertools.pairwise(runs))
 
 
 def _connect(t0_ns: int, nodes: list[_Node]) -> list[int]:
