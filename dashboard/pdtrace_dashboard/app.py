@@ -24,6 +24,6 @@ page = st.navigation(
 )
 #: How often the whole script ran in this session; the Live page shows that its refresh does not add to it.
 st.session_state["page_runs"] = st.session_state.get("page_runs", 0) + 1
-st.html("<style>.stMainBlockContainer {padding-top: 4rem; padding-bottom: 3rem}</style>")
+st.html("<style>.stMainBlockContainer {padding: 4rem 2.5rem 3rem}</style>")
 sidebar.show()
 page.run()

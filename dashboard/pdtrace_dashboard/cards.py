@@ -5,6 +5,8 @@ Owns how they look. What they say comes from headline, words and format.
 
 from __future__ import annotations
 
+import re
+
 import streamlit as st
 
 from pdtrace_dashboard import words
@@ -14,7 +16,7 @@ from pdtrace_dashboard.format import duration, few
 
 def headline(sentence: str) -> None:
     """The one sentence on top of a page."""
-    st.markdown(f"### {sentence}")
+    st.markdown(f"#### {plain(sentence)}")
 
 
 def legend() -> None:
@@ -30,6 +32,11 @@ def percentile(name: str, value_ns: float | None, n: int) -> None:
         f":gray[{text}]" if few(n) or value_ns is None else text,
         help=words.PERCENTILE,
     )
+
+
+def plain(text: str) -> str:
+    """Text from telemetry for a place that reads Markdown: nothing in it is formatting, a link or HTML."""
+    return re.sub(r"([\\`*_\[\]<>$~|&])", r"\\\1", text)
 
 
 def section(title: str, hover: str) -> None:

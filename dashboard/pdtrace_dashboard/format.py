@@ -75,6 +75,12 @@ def size(count_bytes: int | None) -> str:
     return f"{count_bytes} bytes"
 
 
+def short(name: str) -> str:
+    """A worker's or link's name for a sentence: long ids keep their two ends, the whole is in tables and hovers."""
+    parts = name.split(" > ")
+    return " > ".join(f"{part[:8]}…{part[-4:]}" if len(part) > 20 else part for part in parts)
+
+
 def known(value: object) -> str:
     """Any value as text; None and "" as unknown."""
     return UNKNOWN if value is None or value == "" else str(value)

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from pdtrace_dashboard.format import FEW, duration, known, share
+from pdtrace_dashboard.format import FEW, duration, known, share, short
 from pdtrace_dashboard.palette import by_group
+from pdtrace_dashboard.words import OUTCOME_IN_WORDS
 
 Row = dict[str, Any]
 
@@ -99,7 +100,7 @@ def culprit(rows: Sequence[Row], dimension: str, group: str) -> str:
     rest_ns = sum(of[id(row)] * row["requests"] for row in others) / sum(row["requests"] for row in others)
     if worst["requests"] < FEW or of[id(worst)] < SLOWER_RATIO * rest_ns:
         return ""
-    return f" on {worst[dimension]} ({duration(of[id(worst)])} a request, elsewhere {duration(rest_ns)})"
+    return f" on {short(worst[dimension])} ({duration(of[id(worst)])} a request, elsewhere {duration(rest_ns)})"
 
 
 def live(answer: Row, bucket_s: int, where: str = "") -> str:
@@ -109,10 +110,10 @@ def live(answer: Row, bucket_s: int, where: str = "") -> str:
     over = sum(count for name, count in outcomes.items() if name != "in_flight")
     failed = {name: count for name, count in outcomes.items() if name not in NOT_FAILED and count}
     if over and sum(failed.values()) / over >= FAILED_RATIO:
-        listed = ", ".join(f"{count:,} {name}" for name, count in sorted(failed.items(), key=lambda item: -item[1]))
-        parts.append(f"{share(sum(failed.values()), over)} of {over:,} requests did not succeed ({listed})")
-    if flight["count"] and (flight.get("oldest_ns") or 0) >= STUCK_NS:
-        parts.append(f"the oldest of {flight['count']:,} in flight has waited {duration(flight['oldest_ns'])}")
+        parts.append(f"{share(sum(failed.values()), over)} of {over:,} requests did not succeed ({_worst(failed)})")
+    age_ns = oldest_age_ns(answer)
+    if age_ns is not None and age_ns >= STUCK_NS:
+        parts.append(f"the oldest of {flight['count']:,} in flight is {duration(age_ns)} old")
     grown = growth(answer["buckets"])
     slower = grown is not None and _is_slower(grown)
     if grown is not None and slower:
@@ -123,11 +124,25 @@ def live(answer: Row, bucket_s: int, where: str = "") -> str:
         )
     if parts:
         if totals["requests"] and not slower:
-            parts.append(typical(totals, where))
+            parts.append(_in_brief(totals, where))
         return sentence("; ".join(parts))
     if not totals["requests"]:
         return sentence(f"No first token in this window: {totals['offered']:,} offered, {flight['count']:,} in flight")
     return sentence(f"Nothing stands out: {typical(totals, where)}")
+
+
+def oldest_age_ns(answer: Row) -> int | None:
+    """Age of the oldest request in flight; None if none is open."""
+    arrived_ns = answer["in_flight"]["oldest_ns"]
+    return None if arrived_ns is None else max(0, answer["now_ns"] - arrived_ns)
+
+
+def _worst(failed: Mapping[str, int], most: int = 3) -> str:
+    """The most frequent ways to fail, in words: "68 rejected, 1 failed in the handoff"."""
+    ordered = sorted(failed.items(), key=lambda item: -item[1])
+    listed = [f"{count:,} {OUTCOME_IN_WORDS.get(name, name)}" for name, count in ordered[:most]]
+    rest = sum(count for _, count in ordered[most:])
+    return ", ".join([*listed, f"{rest:,} otherwise"] if rest else listed)
 
 
 def typical(total: Row, where: str = "") -> str:
@@ -140,6 +155,16 @@ def typical(total: Row, where: str = "") -> str:
         top = max(groups, key=lambda name: groups[name])
         text += f"; {share(groups[top], total['mean_ns'])} of the mean is {top}{where}"
     return text
+
+
+def _in_brief(total: Row, where: str) -> str:
+    """``typical`` for a sentence that has worse to tell: no mean, no comparison of workers (TTFT has both)."""
+    n = total["requests"]
+    text = f"TTFT p99 is {duration(total['p99_ns'])} (n = {n:,}{', too few' if n < FEW else ''})"
+    top = largest(total.get("sections") or {})
+    if top is None or not total["mean_ns"]:
+        return text
+    return f"{text}, {share(by_group(total['sections'])[top], total['mean_ns'])} of the mean {top}{where.partition(' (')[0]}"
 
 
 def ttft(total: Row, where: str = "") -> str:
@@ -182,14 +207,17 @@ def request(row: Row) -> str:
 
 
 def health(answer: Row) -> str:
-    """Can the numbers be believed: what came in, what was refused, what is not seen."""
-    ingest, store = answer["ingest"], answer["store"]
-    dialects = ", ".join(row["dialect"] for row in answer["dialects"]) or "none"
-    text = f"{store.get('requests') or 0:,} requests from {ingest['spans']:,} spans; dialects seen: {dialects}"
-    text += f"; {ingest['rejected']:,} rejected" if ingest["rejected"] else "; nothing rejected"
-    if answer["missing"]:
-        text += f"; not seen: {len(answer['missing'])} (listed below)"
-    return sentence(text)
+    """Can the numbers be believed: what came in, what was refused or contradicted, what is in doubt."""
+    ingest, found = answer["ingest"], answer["store"].get("requests") or 0
+    refused = ingest.get("rejected") or 0
+    text = f"{refused:,} rejected" if refused else "Nothing was rejected"
+    text += (
+        f", {ingest.get('conflicts') or 0:,} in conflict, of {ingest.get('spans') or 0:,} spans ({found:,} requests)"
+    )
+    worst = max(answer["warnings"], key=lambda row: row["requests"], default=None)
+    if worst is None:
+        return sentence(f"{text}; no request carries a warning")
+    return sentence(f"{text}; the commonest doubt is {worst['code']}, on {share(worst['requests'], found)} of requests")
 
 
 def sentence(text: str) -> str:

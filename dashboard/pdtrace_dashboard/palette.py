@@ -18,7 +18,7 @@ COLOUR_OF_GROUP: Final[dict[str, str]] = {
     "P queue": "#A0CBE8",
     "D back-pressure on P": "#FFBE7D",
     "prefill": "#2B6CB0",
-    "P opaque": "#7F7F7F",
+    "P opaque": "#757575",
     "relay": "#D4A6C8",
     "handoff": "#B07AA1",
     "D queue": "#F28E2B",

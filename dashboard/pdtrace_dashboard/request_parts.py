@@ -28,10 +28,10 @@ def facts(row: Row, view: View) -> None:
     columns = st.columns(4)
     columns[0].markdown(
         f"arrived {clock_time(row['t0_ns'], view.zone)} ({view.zone})  \n"
-        f"model {known(row['model'])}  \nrun {known(row.get('run'))}"
+        f"model {_plain(row['model'])}  \nrun {_plain(row.get('run'))}"
     )
     columns[1].markdown(
-        f"prefill worker {known(row['prefill_worker'])}  \ndecode worker {known(row['decode_worker'])}  \nattempts {row['attempts']}"
+        f"prefill worker {_plain(row['prefill_worker'])}  \ndecode worker {_plain(row['decode_worker'])}  \nattempts {row['attempts']}"
     )
     columns[2].markdown(
         f"tokens in {known(row['input_tokens'])}, out {known(row['output_tokens'])}  \n"
@@ -43,14 +43,20 @@ def facts(row: Row, view: View) -> None:
         f"dialects {', '.join(row.get('dialects') or []) or 'unknown'}  \nTTFT as seen by {known(row['ttft_basis'])}",
         help=words.STITCHED,
     )
-    st.caption(f"request id {row['request_id']} · trace {', '.join(row['trace_ids']) or 'none'} · uid {row['uid']}")
+    ids = f"request id {row['request_id']} · trace {', '.join(row['trace_ids']) or 'none'} · uid {row['uid']}"
+    st.caption(cards.plain(ids))
+
+
+def charged_list(row: Row) -> list[list[Any]]:
+    """[stage, start_ns, end_ns] in order: to the first token, or without one to the end."""
+    return row.get("section_list") or row.get("section_list_to_end") or []
 
 
 def timeline(row: Row) -> None:
     """Lanes and the charged strip; the window by default, the whole request on demand."""
     window = row["window"] or [row["t0_ns"], None]
     t0_ns, t1_ns = window[0], window[1]
-    sections = row.get("section_list") or []
+    sections = charged_list(row)
     activities = row.get("activities") or []
     ends = [one["end_ns"] for one in activities if one["end_ns"]] + [end_ns for _, _, end_ns in sections]
     last_ns = max([*ends, row.get("last_ns") or 0, row.get("end_ns") or 0, t0_ns + 1])
@@ -73,16 +79,17 @@ def timeline(row: Row) -> None:
 
 def proof(row: Row) -> None:
     """Sections in order with exact lengths, and their sum beside the TTFT."""
-    sections = row.get("section_list") or []
+    sections = charged_list(row)
     t0_ns = (row["window"] or [row["t0_ns"]])[0]
     cards.section("Sections, exact", words.CHARGED)
     total_ns = sum(end_ns - start_ns for _, start_ns, end_ns in sections)
+    st.markdown(verdict(row["ttft_ns"], total_ns, len(sections)))
     st.dataframe(
         [
             {
                 "stage": stage,
                 "group": group_of(stage),
-                "from (ns after arrival)": f"{start_ns - t0_ns:,}",
+                "after arrival (ns)": f"{start_ns - t0_ns:,}",
                 "length (ns)": f"{end_ns - start_ns:,}",
                 "share": share(end_ns - start_ns, total_ns),
             }
@@ -91,18 +98,19 @@ def proof(row: Row) -> None:
         hide_index=True,
         key="request_sections",
     )
-    if row["ttft_ns"] is None:
-        st.markdown(f"No first token, so no TTFT. Charged to the end: **{exact(total_ns)}**.")
-        return
-    difference_ns = row["ttft_ns"] - total_ns
-    verdict = (
-        "they agree to the nanosecond"
-        if not difference_ns
-        else f"**they differ by {exact(difference_ns)}: please report this**"
+
+
+def verdict(ttft_ns: int | None, total_ns: int, count: int) -> str:
+    """Whether ``count`` sections that sum to ``total_ns`` are the whole TTFT, to the nanosecond."""
+    if ttft_ns is None:
+        return f"No first token, so no TTFT. Charged to the end: **{exact(total_ns)}**."
+    difference_ns = ttft_ns - total_ns
+    agree = (
+        f"they differ by {exact(difference_ns)}: please report this"
+        if difference_ns
+        else "they agree to the nanosecond"
     )
-    st.markdown(
-        f"Sum of {len(sections)} sections: **{exact(total_ns)}**  \nTTFT: **{exact(row['ttft_ns'])}**; {verdict}."
-    )
+    return f"Sum of {count} sections **{exact(total_ns)}**, TTFT **{exact(ttft_ns)}**: {agree}."
 
 
 def claims(row: Row) -> None:
@@ -144,7 +152,7 @@ def savings(row: Row) -> None:
                 "stage": stage,
                 "exposed": duration(exposed.get(stage, 0)),
                 "hidden": duration(hidden.get(stage, 0)) if stage in HIDEABLE else "hides nothing",
-                "saving if it took no time": duration(saving.get(stage)),
+                "saving": duration(saving.get(stage)),
             }
             for stage in stages
         ],
@@ -160,7 +168,7 @@ def warnings(row: Row) -> None:
     if not found:
         st.markdown("None: nothing was adjusted and nothing is in doubt.")
     for warning in found:
-        st.markdown(f"- `{warning['code']}` {warning['text']}")
+        st.markdown(f"- `{warning['code']}` {cards.plain(warning['text'])}")
 
 
 def evidence(row: Row) -> None:
@@ -235,6 +243,10 @@ def raw(row: Row, view: View) -> None:
     )
     if len(spans) > MOST_SPANS:
         st.caption(f"The first {MOST_SPANS} of {len(spans):,} spans; `pdtrace trace {row['uid']} --json` prints all.")
+
+
+def _plain(value: object) -> str:
+    return cards.plain(known(value))
 
 
 def _signed(length_ns: int | None) -> str:

@@ -14,6 +14,7 @@ from pdtrace.stages import STAGES
 from pdtrace_dashboard.charts import row_bar
 from pdtrace_dashboard.format import clock_time, duration, known, share
 from pdtrace_dashboard.palette import by_group
+from pdtrace_dashboard.words import OUTCOME_IN_WORDS
 
 Row = dict[str, Any]
 
@@ -33,7 +34,7 @@ def table(rows: Sequence[Row], zone: str) -> list[Row]:
             "TTFT": duration(row["ttft_ns"]),
             "where it went": row_bar.data_url(charged(row), longest_ns),
             "most in": most(charged(row)),
-            "outcome": row["outcome"],
+            "outcome": OUTCOME_IN_WORDS.get(row["outcome"], row["outcome"]),
             "mode": row["mode"],
             "prefill worker": known(row["prefill_worker"]),
             "decode worker": known(row["decode_worker"]),

@@ -12,7 +12,7 @@ from dataclasses import replace
 import streamlit as st
 
 from pdtrace.reader.contract import Filters
-from pdtrace_dashboard import source
+from pdtrace_dashboard import cards, source
 from pdtrace_dashboard.source import Unavailable
 from pdtrace_dashboard.view import View
 
@@ -33,7 +33,7 @@ def service_or_notice() -> Iterator[None]:
 
 def down(reason: str) -> None:
     """The service does not answer: which address, what to start."""
-    st.markdown(f"### No answer from the pdtrace service at {source.url()}")
+    st.markdown(f"#### No answer from the pdtrace service at {source.url()}")
     st.error(reason, icon=":material/cloud_off:")
     st.markdown(
         "Start it with `pdtrace up` (service, dashboard and collectors) or `pdtrace serve`, "
@@ -45,14 +45,16 @@ def nothing(view: View, filters: Filters) -> None:
     """No request to show: nothing stored at all, or the filters and range exclude everything."""
     stored = source.facets(Filters())
     if not stored.get("requests"):
-        st.markdown("### No requests yet: nothing has been sent to this service")
+        st.markdown("#### No requests yet: nothing has been sent to this service")
         st.markdown(
             "Point an engine's OTLP exporter at it, for instance "
             "`OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4317` (gRPC) or port 4318 (HTTP); "
             "load a file with `pdtrace ingest PATH --db FILE`; or run `make demo` for recorded traffic."
         )
         return
-    st.markdown(f"### No request matches: {stored['requests']:,} are stored, none {view.range_text} with these filters")
+    st.markdown(
+        f"#### No request matches: {stored['requests']:,} are stored, none {view.range_text} with these filters"
+    )
     for sentence in which_filter(view, filters):
         st.markdown(f"- {sentence}")
 
@@ -64,7 +66,7 @@ def which_filter(view: View, filters: Filters) -> list[str]:
         found = source.facets(replace(filters, **{field: None})).get("requests", 0)
         if found:
             sentences.append(
-                f"Without the filter **{WORDS.get(field, field)} = {value}** there are {found:,} requests."
+                f"Without the filter **{WORDS.get(field, field)} = {cards.plain(value)}** there are {found:,} requests."
             )
     if filters.since_ns is not None or filters.until_ns is not None:
         found = source.facets(replace(filters, since_ns=None, until_ns=None)).get("requests", 0)

@@ -33,12 +33,28 @@ OFFERED: Final = (
     "Offered: every request that arrived, whatever became of it; without a client file this is a lower bound."
 )
 FINISHED: Final = "Finished: requests that ended, with any outcome."
-IN_FLIGHT: Final = "In flight: first span seen, no end yet. A request is visible from its first span."
+IN_FLIGHT: Final = (
+    "In flight: first span seen, no end yet, whatever the time range. A request is visible from its first span; "
+    "many engines send a span only when it is over."
+)
+STREAMING: Final = "streaming (has its first token)"
 OUTCOME: Final = (
     "Every offered request has exactly one outcome: ok, ok_fallback (answered after a recompute, a retry or a migration), "
     "invalid, rejected, cancelled, timed_out, failed_route, failed_prefill, failed_handoff, failed_decode, failed, "
     "in_flight, unknown. They add up to the requests offered."
 )
+#: outcome -> the same in running text
+OUTCOME_IN_WORDS: Final = {
+    "ok_fallback": "answered after a fallback",
+    "timed_out": "timed out",
+    "failed_route": "failed in routing",
+    "failed_prefill": "failed in prefill",
+    "failed_handoff": "failed in the handoff",
+    "failed_decode": "failed in decode",
+    "failed": "failed, stage unknown",
+    "in_flight": "in flight",
+    "unknown": "unknown end",
+}
 MODE: Final = (
     "aggregated; sequential (D called after P answered); overlapped (P and D called together); internal (the backend "
     "decides); prefill_on_decode (D computed the prompt, no P was used); unknown."

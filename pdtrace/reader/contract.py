@@ -90,7 +90,8 @@ class Reader(Protocol):
     def live(self, filters: Filters, *, window_s: int = 300, bucket_s: int = 5) -> Row:
         """now_ns, newest_ns, buckets ([{bucket, offered, first_tokens, finished, p50_ns, p95_ns, p99_ns, mean_ns,
         sections}]), totals (offered, finished, requests, mean_ns, p50_ns, p95_ns, p99_ns, sections), outcomes (name ->
-        count), in_flight (count, oldest_ns, by_stage (stage -> count), rows: the 20 oldest request rows)."""
+        count), in_flight (whatever the time range: count, oldest_ns (its arrival, Unix ns), by_stage (stage -> count;
+        after_first_token for those that have theirs), rows: the 20 oldest request rows)."""
 
     def facets(self, filters: Filters) -> Row:
         """Values the filter bar can offer: models, runs, modes, outcomes, prefill_workers, decode_workers, first_ns,

@@ -189,7 +189,7 @@ class FakeReader:
                        **{name: figures[name] for name in ("p50_ns", "p95_ns", "p99_ns", "mean_ns")}},
             "outcomes": {name: sum(row["outcome"] == name for row in rows) for name in OUTCOMES},
             "in_flight": {"count": len(open_rows),
-                          "oldest_ns": max((self.now_ns - row["t0_ns"] for row in open_rows), default=None),
+                          "oldest_ns": min((row["t0_ns"] for row in open_rows), default=None),
                           "by_stage": {"decode_queue": len(open_rows)} if open_rows else {}, "rows": open_rows[:20]},
         }  # fmt: skip
 

@@ -14,7 +14,9 @@ EVENT_NS = 1_774_744_200 * S
     "view",
     [
         View(),
-        View(range="5m", model="m", run="r", mode="overlapped", prefill_worker="p-0", decode_worker="d-0", outcome="ok"),
+        View(
+            range="5m", model="m", run="r", mode="overlapped", prefill_worker="p-0", decode_worker="d-0", outcome="ok"
+        ),
         View(range="absolute", since_ns=EVENT_NS, until_ns=EVENT_NS + 3600 * S, zone="Europe/Berlin"),
         View(range="run", run="load-a"),
     ],
@@ -34,7 +36,9 @@ def test_a_run_has_no_time_bounds():
 
 
 def test_a_typed_local_range_selects_what_the_same_utc_range_selects():
-    local, _ = from_url({"range": "absolute", "from": "2026-03-29 01:30", "to": "2026-03-29 03:30", "zone": "Europe/Berlin"})
+    local, _ = from_url(
+        {"range": "absolute", "from": "2026-03-29 01:30", "to": "2026-03-29 03:30", "zone": "Europe/Berlin"}
+    )
     utc, _ = from_url({"range": "absolute", "from": "2026-03-29T00:30:00Z", "to": "2026-03-29T01:30:00Z"})
     assert local.filters(0) == utc.filters(0)
     assert local.filters(0).until_ns - local.filters(0).since_ns == 3600 * S  # not two hours: one was skipped

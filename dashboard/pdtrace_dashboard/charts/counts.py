@@ -11,6 +11,7 @@ import altair as alt
 import pandas as pd
 
 from pdtrace_dashboard.palette import COLOUR_OF_GROUP, ORDER, group_of
+from pdtrace_dashboard.words import OUTCOME_IN_WORDS, STREAMING
 
 #: Good is calm, a failure is loud, what is nobody's fault or not over is grey.
 _COLOUR_OF_OUTCOME = {"ok": "#387C43", "ok_fallback": "#8FBC8F", "in_flight": "#A0CBE8"}
@@ -21,7 +22,7 @@ def outcomes(counts: Mapping[str, int]) -> alt.LayerChart:
     """One bar an outcome that occurred, in the ledger's order."""
     rows = [
         {
-            "name": name,
+            "name": OUTCOME_IN_WORDS.get(name, name),
             "count": count,
             "colour": _COLOUR_OF_OUTCOME.get(name, "#A9A9A9" if name in _GREY_OUTCOMES else "#E0304F"),
         }
@@ -32,13 +33,17 @@ def outcomes(counts: Mapping[str, int]) -> alt.LayerChart:
 
 
 def in_flight(by_stage: Mapping[str, int]) -> alt.LayerChart:
-    """One bar a headline group that holds open requests now, in pipeline order."""
+    """One bar a headline group that holds open requests now, in pipeline order, then those past their first token."""
+    waiting = dict(by_stage)
+    streaming = waiting.pop("after_first_token", 0)
     sums: dict[str, int] = {}
-    for stage, count in by_stage.items():
+    for stage, count in waiting.items():
         sums[group_of(stage)] = sums.get(group_of(stage), 0) + count
-    rows = [
+    rows: list[dict[str, object]] = [
         {"name": group, "count": sums[group], "colour": COLOUR_OF_GROUP[group]} for group in ORDER if sums.get(group)
     ]
+    if streaming:
+        rows.append({"name": STREAMING, "count": streaming, "colour": _COLOUR_OF_OUTCOME["in_flight"]})
     return _bars(rows, "requests in flight now")
 
 

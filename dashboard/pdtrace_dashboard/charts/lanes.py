@@ -22,6 +22,8 @@ LANES: Final = ("front end", "router", "P", "link", "D")
 CHARGED: Final = "charged (sums to TTFT)"
 #: More bars than this are not readable and not quick; the longest are drawn and the page says so.
 MOST_BARS: Final = 400
+#: Opacity of what failed, and of containers: they hold the request and are charged only where nothing else is going on.
+PALE: Final = 0.35
 
 _ROUTER_STAGES = frozenset({"route", "router_queue"})
 _P_STAGES = frozenset({"prefill", "prefill_queue", "prefill_opaque", "bootstrap"})
@@ -74,7 +76,7 @@ def timeline(
             x2="end:Q",
             y=alt.Y("lane:N", title=None, sort=rows, axis=alt.Axis(labelLimit=260, ticks=False)),
             color=group_colour(),
-            opacity=alt.condition("datum.failed", alt.value(0.45), alt.value(1)),
+            opacity=alt.Opacity("opacity:Q", scale=None, legend=None),
             tooltip=[
                 alt.Tooltip("what:N", title="activity"),
                 alt.Tooltip("text:N", title="length"),
@@ -97,7 +99,7 @@ def timeline(
 
 OUTLINE_OF_LINE: Final = "#387C43"
 _COLUMNS: Final = [
-    "lane", "group", "order", "start", "end", "what", "text", "after", "worker", "attempt", "failed", "open",
+    "lane", "group", "order", "start", "end", "what", "text", "after", "worker", "attempt", "failed", "open", "opacity",
 ]  # fmt: skip
 
 
@@ -121,6 +123,7 @@ def _activity_cells(activities: Sequence[Row], t0_ns: int, until_ns: int, unit_n
                     "attempt": one.get("attempt") or 0,
                     "failed": bool(one.get("failed")),
                     "open": bool(one.get("open")),
+                    "opacity": PALE if one["stage"] == CONTAINER or one.get("failed") else 1.0,
                 }
             )
     return sorted(cells, key=lambda cell: _row_order(cell["lane"]))
@@ -149,4 +152,5 @@ def _cell(lane: str, stage: str, start_ns: int, end_ns: int, t0_ns: int, until_n
         "attempt": 0,
         "failed": False,
         "open": False,
+        "opacity": 1.0,
     }

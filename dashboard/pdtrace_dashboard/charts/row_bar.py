@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from pdtrace_dashboard.palette import COLOUR_OF_GROUP, OUTLINE, UNKNOWN_GROUPS, by_group
 
-WIDTH = 320
+WIDTH = 240
 HEIGHT = 24
 
 _HATCH = (

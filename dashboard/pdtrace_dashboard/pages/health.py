@@ -1,6 +1,6 @@
 """Health: can I believe this?
 
-Owns the order of Reader.doctor's answers. What is missing comes first, because it is what one can act on.
+Owns the order of Reader.doctor's answers: doubts and what each engine hides come first, because one can act on them.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from typing import Any
 
 import streamlit as st
 
-from pdtrace_dashboard import cards, headline, sidebar, source, states, words
-from pdtrace_dashboard.format import clock_time, duration, known, size
+from pdtrace_dashboard import cards, headline, remedies, sidebar, source, states, words
+from pdtrace_dashboard.format import clock_time, duration, known, share, size
 from pdtrace_dashboard.view import View
+
+Row = dict[str, Any]
 
 COUNTERS = {
     "spans": "Spans kept, as they came.",
@@ -25,38 +27,18 @@ COUNTERS = {
 
 
 def show(view: View) -> None:
-    """Missing, dialects, ingest, clocks, warnings, store."""
+    """Ingest, doubts, dialects, clocks, store."""
     answer = source.doctor()
+    found = answer["store"].get("requests") or 0
     cards.headline(headline.health(answer))
-    cards.section("What is missing, and how to get it", "What no engine sent, and the flag that would make it.")
-    for text in answer["missing"]:
-        st.markdown(f"- {text}")
-    if not answer["missing"]:
-        st.markdown("Nothing that pdtrace knows to ask for.")
-    cards.section("Dialects seen", words.BLIND)
-    table(
-        "health_dialects",
-        [
-            {
-                "dialect": row["dialect"],
-                "requests": row["requests"],
-                "spans": row["spans"],
-                "blind to": "; ".join(row["blind_spots"])
-                if isinstance(row["blind_spots"], list)
-                else row["blind_spots"],
-            }
-            for row in answer["dialects"]
-        ],
-        "No dialect was recognised yet: nothing arrived, or nothing about inference.",
-    )
     ingest(answer["ingest"])
+    doubts(answer["warnings"], found)
+    dialects(answer, found)
     clocks(answer["clocks"])
-    cards.section("Warnings on requests", "Adjustments, gaps and doubts, counted over all requests.")
-    table("health_warnings", answer["warnings"], "No request carries a warning.")
     store(answer["store"], view)
 
 
-def ingest(counts: dict[str, Any]) -> None:
+def ingest(counts: Row) -> None:
     """Counters, then each rejection with its reason."""
     cards.section("Ingest", "Since the store was made.")
     for column, (name, hover) in zip(st.columns(len(COUNTERS)), COUNTERS.items(), strict=True):
@@ -65,7 +47,60 @@ def ingest(counts: dict[str, Any]) -> None:
     table("health_rejections", counts["rejections"], "Nothing was rejected.")
 
 
-def clocks(rows: list[dict[str, Any]]) -> None:
+def doubts(rows: list[Row], found: int) -> None:
+    """Warnings over all requests, the commonest first, each with what would remove it."""
+    cards.section("Doubts, commonest first, and what removes them", "Adjustments, gaps and doubts over all requests.")
+    if not rows:
+        st.markdown("No request carries a warning.")
+        return
+    told = [
+        {
+            "warning": f"`{row['code']}`",
+            "requests": f"{row['requests']:,} ({share(row['requests'], found)})",
+            "for example": cards.plain(row["example"]),
+            "what to do": remedies.OF_WARNING.get(row["code"], "nothing: this is what happened"),
+        }
+        for row in sorted(rows, key=lambda row: -row["requests"])
+    ]
+    st.table(told, border="horizontal", hide_index=True)  # wraps long sentences, which a data frame cuts off
+
+
+def dialects(answer: Row, found: int) -> None:
+    """A card a dialect, the one behind most requests first: what it cannot tell, and what to switch on."""
+    rows = sorted(answer["dialects"], key=lambda row: -row["requests"])
+    cards.section("What the engines do not tell, by dialect, and what to switch on", words.BLIND)
+    if not rows:
+        st.markdown("No dialect was recognised yet: nothing arrived, or nothing about inference.")
+    for at in range(0, len(rows), 2):
+        for column, row in zip(st.columns(2), rows[at : at + 2], strict=False):
+            with column.container(border=True, height="stretch"):
+                st.markdown(dialect(row, found))
+    for text in others(answer):
+        st.markdown(f"- {text}")
+
+
+def dialect(row: Row, found: int) -> str:
+    """One dialect as Markdown: what came of it, its blind spots, and the switches that show most."""
+    lines = [
+        f"**{row['dialect']}**: {row['requests']:,} requests ({share(row['requests'], found)}), {row['spans']:,} spans",
+        "",
+    ]
+    lines += [f"- {spot[:1].upper()}{spot[1:].rstrip('.')}." for spot in row["blind_spots"]]
+    if not row["blind_spots"]:
+        lines.append("Nothing is known to be hidden.")
+    if advice := remedies.OF_DIALECT.get(row["dialect"]):
+        lines += ["", f"To see most: {advice}."]
+    return "\n".join(lines)
+
+
+def others(answer: Row) -> list[str]:
+    """What the service calls missing beyond blind spots and warnings, which have places of their own."""
+    told = {f"{row['dialect']}: {spot}" for row in answer["dialects"] for spot in row["blind_spots"]}
+    codes = tuple(f"{row['code']} on " for row in answer["warnings"])
+    return [text for text in answer["missing"] if text not in told and not text.startswith(codes or ("\0",))]
+
+
+def clocks(rows: list[Row]) -> None:
     """Offsets between clocks over all requests."""
     cards.section("Clocks", words.CLOCKS)
     lengths = {
@@ -82,7 +117,7 @@ def clocks(rows: list[dict[str, Any]]) -> None:
     )
 
 
-def store(row: dict[str, Any], view: View) -> None:
+def store(row: Row, view: View) -> None:
     """Where the data are and what they cover."""
     cards.section("Store", "Raw telemetry as it came, and tables derived from it that can be rebuilt.")
     st.markdown(
@@ -91,7 +126,7 @@ def store(row: dict[str, Any], view: View) -> None:
     )
 
 
-def table(key: str, rows: list[dict[str, Any]], empty: str) -> None:
+def table(key: str, rows: list[Row], empty: str) -> None:
     """A table, or the sentence that says why there is none."""
     if rows:
         st.dataframe(rows, hide_index=True, key=key)

@@ -23,6 +23,8 @@ WINDOW_S: Final = 300
 BUCKETS: Final = 60
 #: Rates are told over this much of the newest time.
 RATE_S: Final = 60
+#: Charts show at least this many buckets, however short the traffic.
+FEWEST_BUCKETS: Final = 12
 WHERE_S: Final = 10
 
 
@@ -31,15 +33,18 @@ def show(view: View) -> None:
     window_s = view.window_s or WINDOW_S
     bucket_s = max(5, window_s // BUCKETS)
     filters = view.filters(time.time_ns())
+    if not view.window_s:  # a run or an absolute range: live is about now whatever it says
+        filters = replace(filters, since_ns=time.time_ns() - window_s * NS_PER_S, until_ns=None)
     answer = source.live(filters, window_s=window_s, bucket_s=bucket_s)
     totals, flight = answer["totals"], answer["in_flight"]
-    status(answer, view)
+    buckets = since_first(answer["buckets"])
+    status(answer, view, buckets[0]["bucket"] if len(buckets) < len(answer["buckets"]) else None)
     if not totals["offered"] and not flight["count"] and not totals["requests"]:
         states.nothing(view, filters)
         return
     cards.headline(headline.live(answer, bucket_s, where(headline.suspect(answer), filters)))
     # the bucket that is still running would look like a dip
-    whole = [row for row in answer["buckets"] if row["bucket"] + bucket_s * NS_PER_S <= answer["now_ns"]]
+    whole = [row for row in buckets if row["bucket"] + bucket_s * NS_PER_S <= answer["now_ns"]]
     numbers(answer, whole[-max(1, RATE_S // bucket_s) :], bucket_s)
     left, right = st.columns(2)
     with left:
@@ -47,10 +52,10 @@ def show(view: View) -> None:
         st.altair_chart(series.rates(whole, bucket_s=bucket_s, zone=view.zone), key="live_rates")
     with right:
         cards.section(f"TTFT percentiles, {bucket_s} s buckets", words.PERCENTILE)
-        st.altair_chart(series.percentiles(answer["buckets"], zone=view.zone), key="live_percentiles")
+        st.altair_chart(series.percentiles(buckets, zone=view.zone), key="live_percentiles")
     cards.section(f"Where the mean TTFT goes, {bucket_s} s buckets", f"{words.MEAN} {words.STAGES}")
     cards.legend()
-    rows = [{"bucket": r["bucket"], "n": r["first_tokens"], "sections": r["sections"]} for r in answer["buckets"]]
+    rows = [{"bucket": r["bucket"], "n": r["first_tokens"], "sections": r["sections"]} for r in buckets]
     st.altair_chart(stack.over_time(rows, bucket_s=bucket_s, zone=view.zone), key="live_stack")
     left, right = st.columns(2)
     with left:
@@ -60,6 +65,13 @@ def show(view: View) -> None:
         cards.section(f"In flight now: {flight['count']:,}, by stage", words.IN_FLIGHT)
         st.altair_chart(counts.in_flight(flight["by_stage"]), key="live_in_flight")
     oldest(answer, view)
+
+
+def since_first(buckets: list[Row]) -> list[Row]:
+    """The buckets from the first that holds anything on, so that a service that just started fills its charts."""
+    counted = ("offered", "finished", "first_tokens")
+    first = next((i for i, row in enumerate(buckets) if any(row[name] for name in counted)), 0)
+    return buckets[min(first, max(0, len(buckets) - FEWEST_BUCKETS)) :]
 
 
 def where(group: str | None, filters: Filters) -> str:
@@ -72,15 +84,16 @@ def where(group: str | None, filters: Filters) -> str:
     return headline.culprit(source.ttft((dimension,), steady), dimension, group)
 
 
-def status(answer: Row, view: View) -> None:
+def status(answer: Row, view: View, begins_ns: int | None) -> None:
     """Age of the newest data, and the counters by which a test knows that only this fragment ran."""
     st.session_state["live_refreshes"] = st.session_state.get("live_refreshes", 0) + 1
     newest_ns = answer["newest_ns"]
     age = duration(max(0, answer["now_ns"] - newest_ns)) if newest_ns else "unknown (nothing received yet)"
+    before = f" Nothing in this window before {clock_time(begins_ns, view.zone)}." if begins_ns else ""
     st.html(
         f'<div style="font-size:.85rem;opacity:.75" data-page-runs="{st.session_state["page_runs"]}" '
         f'data-refreshes="{st.session_state["live_refreshes"]}">Age of the newest data: {age}. '
-        f"Shown as of {clock_time(answer['now_ns'], view.zone)} ({view.zone}).</div>"
+        f"Shown as of {clock_time(answer['now_ns'], view.zone)} ({view.zone}).{before}</div>"
     )
 
 
@@ -97,7 +110,7 @@ def numbers(answer: Row, newest: list[Row], bucket_s: int) -> None:
         with column:
             cards.percentile(name, totals[f"{name}_ns"], totals["requests"])
     with columns[5]:
-        oldest_text = f"oldest {duration(flight['oldest_ns'])}" if flight["count"] else "none open"
+        oldest_text = f"oldest {duration(headline.oldest_age_ns(answer))}" if flight["count"] else "none open"
         st.metric(f"In flight ({oldest_text})", f"{flight['count']:,}", help=words.IN_FLIGHT)
 
 

@@ -38,7 +38,7 @@ def show(view: View) -> None:
     cards.headline(headline.request(row))
     request_parts.facts(row, view)
     request_parts.timeline(row)
-    left, right = st.columns(2)
+    left, right = st.columns([11, 9])
     with left:
         request_parts.proof(row)
         request_parts.claims(row)

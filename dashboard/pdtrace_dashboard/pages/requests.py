@@ -73,7 +73,7 @@ def show(view: View) -> None:
         on_select="rerun",
         selection_mode=["single-row", "single-cell"],
         column_config={
-            "where it went": st.column_config.ImageColumn(help=f"{words.CHARGED} {words.STAGES}", width=340),
+            "where it went": st.column_config.ImageColumn(help=f"{words.CHARGED} {words.STAGES}", width=260),
             "TTFT": st.column_config.TextColumn(help=words.TTFT),
             "outcome": st.column_config.TextColumn(help=words.OUTCOME),
             "mode": st.column_config.TextColumn(help=words.MODE),
