@@ -17,8 +17,17 @@ BAD_VALUE = (pa.ArrowException, OverflowError, ValueError, TypeError, AttributeE
 
 
 def table_of_rows(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
-    """Rows in the order of ``schema`` as a table. Fields of Arrow's uuid type take hex text."""
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
+    """Rows in the order of ``schema`` as a table; see table_of_columns."""
+    return table_of_columns(columns_of_rows(rows, schema), schema)
+
+
+def columns_of_rows(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> list[Sequence[Any]]:
+    """Rows turned on their side; as many columns as ``schema`` has even without a row."""
+    return list(zip(*rows, strict=True)) if rows else [()] * len(schema)
+
+
+def table_of_columns(columns: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.Table:
+    """Columns in the order of ``schema`` as a table. Fields of Arrow's uuid type take hex text."""
     return pa.Table.from_arrays([_array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
 
 

@@ -60,13 +60,13 @@ class DuckDBStore:
         rejections = list(batch.rejections)
         resources = raw_rows.Resources()
         spans = raw_writer.make(
-            batch.spans, lambda s: raw_rows.span_row(s, resources.id_of(s.resource)), raw_rows.SPAN, "span", rejections
+            batch.spans, lambda some: raw_rows.span_columns(some, resources), raw_rows.SPAN, "span", rejections
         )
-        records = raw_writer.make(batch.records, raw_rows.record_row, raw_rows.RECORD, "record", rejections)
-        logs = raw_writer.make(
+        records = raw_writer.make_rows(batch.records, raw_rows.record_row, raw_rows.RECORD, "record", rejections)
+        logs = raw_writer.make_rows(
             batch.logs, lambda g: raw_rows.log_row(g, resources.id_of(g.resource)), raw_rows.LOG, "log", rejections
         )
-        points = raw_writer.make(
+        points = raw_writer.make_rows(
             batch.points,
             lambda p: raw_rows.point_row(p, resources.id_of(p.resource)),
             raw_rows.POINT,
@@ -76,9 +76,19 @@ class DuckDBStore:
         new_resources = {i: text for i, text in resources.texts.items() if i not in self._resource_ids}
         with self._connection.transaction() as con:
             raw_writer.insert_resources(con, new_resources)
-            kept_spans = sort_out(spans.rows, lambda: raw_writer.stored_spans(con, spans), SPAN_IDENTITY)
+            kept_spans = sort_out(
+                list(zip(*spans.columns[:2], strict=True)),
+                spans.row,
+                lambda: raw_writer.stored_spans(con, spans),
+                SPAN_IDENTITY,
+            )
             raw_writer.replace_spans(con, spans, kept_spans)
-            kept_records = sort_out(records.rows, lambda: raw_writer.stored_records(con, records), RECORD_IDENTITY)
+            kept_records = sort_out(
+                list(zip(*records.columns[:2], strict=True)),
+                records.row,
+                lambda: raw_writer.stored_records(con, records),
+                RECORD_IDENTITY,
+            )
             raw_writer.replace_records(con, records, kept_records)
             raw_writer.count_repeats(con, "span", kept_spans.duplicates, kept_spans.conflicts)
             raw_writer.count_repeats(con, "record", kept_records.duplicates, kept_records.conflicts)

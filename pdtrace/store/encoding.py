@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -23,6 +24,17 @@ class CannotEncode(ValueError):
 def dumps(value: Value) -> str:
     """``value`` as typed JSON text. Raises CannotEncode on what is no telemetry value (e.g. a lone surrogate)."""
     return _dump(value, 0)
+
+
+def dumps_all(values: Sequence[Value]) -> list[str]:
+    """``dumps`` of every value; many at a time cost half."""
+    try:
+        joined = b"\n".join(map(orjson.dumps, values))  # JSON text of orjson holds no line break
+    except TypeError:
+        return [dumps(value) for value in values]
+    if _is_plain(joined):
+        return joined.decode().split("\n") if values else []
+    return [dumps(value) for value in values]
 
 
 def canonical(value: Value) -> str:
@@ -40,7 +52,7 @@ def _dump(value: Value, option: int) -> str:
     try:
         # The fast path writes NaN and infinities as null without a word; bytes and big integers raise.
         text = orjson.dumps(value, option=option)
-        if b"null" not in text and b'"$' not in text:
+        if _is_plain(text):
             return text.decode()
     except TypeError:
         pass
@@ -48,6 +60,10 @@ def _dump(value: Value, option: int) -> str:
         return orjson.dumps(_tag(value), option=option).decode()
     except (TypeError, AttributeError, RecursionError) as error:
         raise CannotEncode(f"a value cannot be kept: {error}") from None
+
+
+def _is_plain(text: bytes) -> bool:
+    return b"null" not in text and b'"$' not in text
 
 
 def _tag(value: Value) -> Value:

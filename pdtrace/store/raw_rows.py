@@ -6,13 +6,13 @@ Owns the mapping between pdtrace.model and schemas/sql/duckdb/0001_raw.sql. Does
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from pdtrace.model import Log, Point, Record, Span, SpanEvent, Value
-from pdtrace.store.encoding import canonical, dumps, loads
+from pdtrace.store.encoding import canonical, dumps, dumps_all, loads
 
 Row = tuple[Any, ...]
 
@@ -104,29 +104,35 @@ class Resources:
         return resource_id
 
 
-def span_row(span: Span, resource_id: int) -> Row:
-    """One row of ``spans``, in the order of SPAN."""
-    return (
-        span.trace_id,
-        span.span_id,
-        span.parent_id,
-        span.name,
-        span.kind,
-        span.start_ns,
-        span.end_ns,
-        span.scope,
-        resource_id,
-        dumps(span.attributes) if span.attributes else "{}",
-        dumps([[e.time_ns, e.name, e.attributes] for e in span.events]) if span.events else "[]",
-        dumps(span.links) if span.links else "[]",
-        span.status,
-        span.status_message,
-        span.received_ns,
-    )
+def span_columns(spans: Sequence[Span], resources: Resources) -> list[Sequence[Any]]:
+    """The columns of ``spans``, in the order of SPAN."""
+    return [
+        [span.trace_id for span in spans],
+        [span.span_id for span in spans],
+        [span.parent_id for span in spans],
+        [span.name for span in spans],
+        [span.kind for span in spans],
+        [span.start_ns for span in spans],
+        [span.end_ns for span in spans],
+        [span.scope for span in spans],
+        [resources.id_of(span.resource) for span in spans],
+        dumps_all([span.attributes for span in spans]),
+        _sparse([span.events for span in spans], lambda events: [[e.time_ns, e.name, e.attributes] for e in events]),
+        _sparse([span.links for span in spans], lambda links: links),
+        [span.status for span in spans],
+        [span.status_message for span in spans],
+        [span.received_ns for span in spans],
+    ]
+
+
+def _sparse(lists: Sequence[list[Any]], plain: Callable[[list[Any]], list[Any]]) -> list[str]:
+    """JSON text of lists most of which are empty."""
+    texts = iter(dumps_all([plain(some) for some in lists if some]))
+    return [next(texts) if some else "[]" for some in lists]
 
 
 def span_of_row(row: Row, resource: Mapping[str, Value]) -> Span:
-    """The span that ``span_row`` was given."""
+    """The span that ``span_columns`` was given."""
     (trace_id, span_id, parent_id, name, kind, start_ns, end_ns, scope, _, attributes, events, links, *rest) = row
     return Span(
         trace_id=trace_id,

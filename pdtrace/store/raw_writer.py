@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import duckdb
 import pyarrow as pa
 
 from pdtrace.model import Record, Rejection, Span
-from pdtrace.store.columns import BAD_VALUE, first_line, table_of_rows
+from pdtrace.store.columns import columns_of_rows, good_and_bad, table_of_columns, table_of_rows
 from pdtrace.store.raw_rows import Row
 from pdtrace.store.repeats import Sorted
 
@@ -46,38 +46,46 @@ RECORDS_OF_SOURCES = f"""
 
 @dataclass(slots=True)
 class Made(Generic[Item]):
-    """What of a batch the table can hold: the items, their rows, and the rows as an Arrow table."""
+    """What of a batch the table can hold: the items, their columns, and the columns as an Arrow table."""
 
     items: Sequence[Item]
-    rows: list[Row]
+    columns: list[Sequence[Any]]
     table: pa.Table
+
+    def row(self, position: int) -> Row:
+        """One item as a row."""
+        return tuple(column[position] for column in self.columns)
 
     def kept(self, positions: Sequence[int]) -> pa.Table:
         """The table's rows at ``positions``."""
-        return self.table if len(positions) == len(self.rows) else self.table.take(pa.array(positions, pa.int64()))
+        return self.table if len(positions) == len(self.items) else self.table.take(pa.array(positions, pa.int64()))
 
 
 def make(
+    items: Sequence[Item],
+    columns_of: Callable[[Sequence[Item]], list[Sequence[Any]]],
+    schema: pa.Schema,
+    what: str,
+    rejections: list[Rejection],
+) -> Made[Item]:
+    """Columns of the items that the table can hold; one rejection is appended for every other."""
+    made: list[Made[Item]] = []
+
+    def build(some: Sequence[Item]) -> pa.Table:
+        columns = columns_of(some)
+        made.append(Made(some, columns, table_of_columns(columns, schema)))
+        return made[-1].table
+
+    _, _, bad = good_and_bad(items, build)
+    rejections += [Rejection(what, "store", f"a value is out of what OTLP allows: {why}") for _, why in bad]
+    return made[-1]
+
+
+def make_rows(
     items: Sequence[Item], row_of: Callable[[Item], Row], schema: pa.Schema, what: str, rejections: list[Rejection]
 ) -> Made[Item]:
-    """Rows of the items that the table can hold; one rejection is appended for every other."""
-    try:
-        rows = [row_of(item) for item in items]
-        return Made(items, rows, table_of_rows(rows, schema))
-    except BAD_VALUE:
-        pass
-    good: list[Item] = []
-    rows = []
-    for item in items:
-        try:
-            row = row_of(item)
-            table_of_rows([row], schema)
-        except BAD_VALUE as error:
-            rejections.append(Rejection(what, "store", f"a value is out of what OTLP allows: {first_line(error)}"))
-        else:
-            good.append(item)
-            rows.append(row)
-    return Made(good, rows, table_of_rows(rows, schema))
+    """``make`` for what comes in smaller numbers than spans and is written row by row."""
+    return make(items, lambda some: columns_of_rows([row_of(i) for i in some], schema), schema, what, rejections)
 
 
 def insert_resources(con: duckdb.DuckDBPyConnection, texts: dict[int, str]) -> None:
@@ -95,7 +103,7 @@ def insert_resources(con: duckdb.DuckDBPyConnection, texts: dict[int, str]) -> N
 def stored_spans(con: duckdb.DuckDBPyConnection, made: Made[Span]) -> list[Row]:
     """Stored spans with the identity of any of ``made``, in the order of raw_rows.SPAN."""
     con.register("given_keys", made.table.select(["trace_id", "span_id"]))
-    starts = [row[5] for row in made.rows]
+    starts = made.columns[5]
     return con.execute(
         f"""
         SELECT {_SPAN_COLUMNS} FROM spans
@@ -107,7 +115,7 @@ def stored_spans(con: duckdb.DuckDBPyConnection, made: Made[Span]) -> list[Row]:
 
 def stored_records(con: duckdb.DuckDBPyConnection, made: Made[Record]) -> list[Row]:
     """Stored records with the identity of any of ``made``, in the order of raw_rows.RECORD."""
-    return con.execute(RECORDS_OF_SOURCES, {"sources": [row[6] for row in made.rows]}).fetchall()
+    return con.execute(RECORDS_OF_SOURCES, {"sources": list(made.columns[6])}).fetchall()
 
 
 def replace_spans(con: duckdb.DuckDBPyConnection, made: Made[Span], result: Sorted) -> None:
@@ -137,12 +145,12 @@ def insert_new(con: duckdb.DuckDBPyConnection, table: str, made: Made[Item]) -> 
 
     They have no id: the same content at the same time is the same thing sent again.
     """
-    if not made.rows:
+    if not made.items:
         return 0
     names = made.table.schema.names
     received = names.index("received_ns")
     first: dict[Row, int] = {}
-    for position, row in enumerate(made.rows):
+    for position, row in enumerate(zip(*made.columns, strict=True)):
         first.setdefault(row[:received] + row[received + 1 :], position)
     con.register("new_rows", made.kept(list(first.values())))
     same = " AND ".join(f"there.{n} IS NOT DISTINCT FROM new_rows.{n}" for n in names if n != "received_ns")
@@ -154,7 +162,7 @@ def insert_new(con: duckdb.DuckDBPyConnection, table: str, made: Made[Item]) -> 
                 AND {same})
         """
     ).fetchone()
-    return len(made.rows) - (int(inserted[0]) if inserted else 0)
+    return len(made.items) - (int(inserted[0]) if inserted else 0)
 
 
 def count_repeats(con: duckdb.DuckDBPyConnection, what: str, duplicates: int, conflicts: int) -> None:

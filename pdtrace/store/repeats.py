@@ -57,31 +57,26 @@ class Sorted:
     conflicts: int = 0
 
 
-def sort_out(rows: Sequence[Row], stored: Callable[[], Iterable[Row]], identity: Identity) -> Sorted:
+def sort_out(
+    keys: Sequence[Key], row: Callable[[int], Row], stored: Callable[[], Iterable[Row]], identity: Identity
+) -> Sorted:
     """Apply the rule inside the batch, then against what is stored.
 
     Args:
-        rows: the batch.
-        stored: gives the stored rows that have the identity of any of ``rows``; called once, if there are any.
+        keys: the identities of the batch.
+        row: gives the row at a position of the batch; asked only for what came twice.
+        stored: gives the stored rows that have the identity of any of ``keys``; called once, if there are any.
         identity: how the rows of this table are compared.
     """
     result = Sorted()
-    keep: dict[Key, int] = {}
-    for position, key in enumerate(map(identity.key, rows)):
-        there = keep.setdefault(key, position)
-        if there == position:
-            continue
-        if same_content(rows[position], rows[there], identity):
-            result.duplicates += 1
-        else:
-            result.conflicts += 1
-            if wins(rows[position], rows[there], identity):
-                keep[key] = position
-    for old in stored() if rows else ():
+    keep: dict[Key, int] = dict(zip(keys, range(len(keys)), strict=True))
+    if len(keep) < len(keys):
+        keep = _inside(keys, row, identity, result)
+    for old in stored() if keys else ():
         key = identity.key(old)
         if key not in keep:
             continue  # an earlier stored copy has decided already
-        new = rows[keep[key]]
+        new = row(keep[key])
         if same_content(new, old, identity):
             result.duplicates += 1
             del keep[key]
@@ -93,6 +88,22 @@ def sort_out(rows: Sequence[Row], stored: Callable[[], Iterable[Row]], identity:
             del keep[key]
     result.keep = sorted(keep.values())
     return result
+
+
+def _inside(keys: Sequence[Key], row: Callable[[int], Row], identity: Identity, result: Sorted) -> dict[Key, int]:
+    """The rule inside the batch: the position that stays of every identity."""
+    keep: dict[Key, int] = {}
+    for position, key in enumerate(keys):
+        there = keep.setdefault(key, position)
+        if there == position:
+            continue
+        if same_content(row(position), row(there), identity):
+            result.duplicates += 1
+        else:
+            result.conflicts += 1
+            if wins(row(position), row(there), identity):
+                keep[key] = position
+    return keep
 
 
 def _content(row: Row, identity: Identity) -> str:
