@@ -85,6 +85,7 @@ def _units_by_parent(spans: Sequence[Span], identities: dict[SpanKey, Identity])
     """One unit per outermost edge subtree; spans below no edge hold together below their outermost telling span."""
     by_key = {span.key: span for span in spans}
     anchor: dict[SpanKey, Span] = {}
+    members: dict[SpanKey, list[Span]] = defaultdict(list)
     for span in spans:
         if span.parent_key not in by_key:
             anchor[span.key] = span
@@ -92,8 +93,6 @@ def _units_by_parent(spans: Sequence[Span], identities: dict[SpanKey, Identity])
             anchor[span.key] = _anchor_below(span, anchor[span.parent_key], identities)
         else:
             _find_anchor(span, by_key, identities, anchor)
-    members: dict[SpanKey, list[Span]] = defaultdict(list)
-    for span in spans:
         members[anchor[span.key].key].append(span)
     units = {key: _unit(by_key[key], inside, by_key, identities) for key, inside in members.items()}
     _join_callers(units, by_key, anchor, identities)
