@@ -22,6 +22,7 @@ from pdtrace.store.contract import Added, KeyRow
 from pdtrace.store.encoding import loads
 from pdtrace.store.migrate import migrate
 from pdtrace.store.repeats import RECORD_IDENTITY, SPAN_IDENTITY, sort_out
+from pdtrace.store.seen import Seen
 
 #: A request made of the same sources as the new ones started at most this far from their stamps. Bounds the search
 #: for what is replaced; wide, because clocks of different hosts may disagree by hours.
@@ -46,10 +47,12 @@ class DuckDBStore:
             with self._connection.reading() as con:
                 migrate(con, read_only=read_only)
                 known = con.execute("SELECT resource_id FROM resources").fetchall()
+                latest = con.execute("SELECT max(start_ns) FROM spans").fetchall()
         except BaseException:
             self._connection.close()
             raise
         self._resource_ids = {row[0] for row in known}
+        self._seen = Seen(latest[0][0])
 
     def bytes_on_disk(self) -> int | None:
         """File and write-ahead log; None in memory."""
@@ -79,7 +82,7 @@ class DuckDBStore:
             kept_spans = sort_out(
                 list(zip(*spans.columns[:2], strict=True)),
                 spans.row,
-                lambda: raw_writer.stored_spans(con, spans),
+                lambda: raw_writer.stored_spans(con, spans, self._seen.suspects(spans.items)),
                 SPAN_IDENTITY,
             )
             raw_writer.replace_spans(con, spans, kept_spans)
@@ -97,6 +100,7 @@ class DuckDBStore:
             source_keys.insert_keys(con, keys)
             raw_writer.count_rejections(con, rejections)
         self._resource_ids.update(new_resources)
+        self._seen.add(spans.items)
         return Added(
             spans=[spans.items[i] for i in kept_spans.keep],
             records=[records.items[i] for i in kept_records.keep],

@@ -92,6 +92,14 @@ class Resources:
         self.texts: dict[int, str] = {}  #: resource_id -> JSON text of every resource seen
         self._ids: dict[int, int] = {}  #: id() of a mapping that the batch keeps alive -> resource_id
 
+    def ids_of(self, resources: Sequence[Mapping[str, Value]]) -> list[int]:
+        """``id_of`` each."""
+        ids = list(map(id, resources))
+        if not self._ids.keys() >= set(ids):
+            for resource in resources:
+                self.id_of(resource)
+        return [self._ids[i] for i in ids]
+
     def id_of(self, resource: Mapping[str, Value]) -> int:
         """The id under which ``resource`` is kept: a hash of its content, the same in every process."""
         known = self._ids.get(id(resource))
@@ -115,7 +123,7 @@ def span_columns(spans: Sequence[Span], resources: Resources) -> list[Sequence[A
         [span.start_ns for span in spans],
         [span.end_ns for span in spans],
         [span.scope for span in spans],
-        [resources.id_of(span.resource) for span in spans],
+        resources.ids_of([span.resource for span in spans]),
         dumps_all([span.attributes for span in spans]),
         _sparse([span.events for span in spans], lambda events: [[e.time_ns, e.name, e.attributes] for e in events]),
         _sparse([span.links for span in spans], lambda links: links),

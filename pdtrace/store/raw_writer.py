@@ -20,11 +20,9 @@ from pdtrace.model import Record, Rejection, Span
 from pdtrace.store.columns import columns_of_rows, good_and_bad, table_of_columns, table_of_rows
 from pdtrace.store.raw_rows import Row
 from pdtrace.store.repeats import Sorted
+from pdtrace.store.seen import SAME_SPAN_WITHIN_NS
 
 Item = TypeVar("Item")
-
-#: Copies of one span may disagree about its start by this much and are still recognised.
-SAME_SPAN_WITHIN_NS = 600 * 10**9
 
 _SPAN_COLUMNS = """replace(CAST(spans.trace_id AS VARCHAR), '-', '') AS trace_id, span_id, parent_id, name, kind, start_ns,
     end_ns, scope, resource_id, attributes, events, links, status, status_message, received_ns"""
@@ -100,14 +98,16 @@ def insert_resources(con: duckdb.DuckDBPyConnection, texts: dict[int, str]) -> N
         )
 
 
-def stored_spans(con: duckdb.DuckDBPyConnection, made: Made[Span]) -> list[Row]:
-    """Stored spans with the identity of any of ``made``, in the order of raw_rows.SPAN."""
-    con.register("given_keys", made.table.select(["trace_id", "span_id"]))
-    starts = made.columns[5]
+def stored_spans(con: duckdb.DuckDBPyConnection, made: Made[Span], positions: Sequence[int]) -> list[Row]:
+    """Stored spans with the identity of any of ``made`` at ``positions``, in the order of raw_rows.SPAN."""
+    if not positions:
+        return []
+    con.register("given_keys", made.kept(positions).select(["trace_id", "span_id"]))
+    starts = [made.items[i].start_ns for i in positions]
     return con.execute(
         f"""
-        SELECT {_SPAN_COLUMNS} FROM spans
-        WHERE start_ns BETWEEN $low AND $high AND (trace_id, span_id) IN (FROM given_keys)
+        SELECT {_SPAN_COLUMNS}
+        FROM (FROM spans WHERE start_ns BETWEEN $low AND $high) AS spans SEMI JOIN given_keys USING (trace_id, span_id)
         """,
         {"low": min(starts) - SAME_SPAN_WITHIN_NS, "high": max(starts) + SAME_SPAN_WITHIN_NS},
     ).fetchall()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pdtrace.model import Batch, Record, Span, SpanEvent
 from pdtrace.store.duckdb import DuckDBStore
-from pdtrace.store.encoding import CannotEncode, canonical, dumps, loads
+from pdtrace.store.encoding import CannotEncode, canonical, dumps, dumps_all, loads
 from tests.store.conformance import content
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -109,3 +109,18 @@ def test_spans_and_records_survive_the_store(given_spans: list[Span], given_reco
         assert same(there.body, r.body)
         assert (there.kind, there.key, there.time_ns) == (r.kind, r.key, r.time_ns)
         assert (there.trace_id, there.received_ns) == (r.trace_id, r.received_ns)
+
+
+@given(st.lists(st.one_of(maps, values, text), max_size=5))
+def test_many_at_once_are_written_as_each_alone(many: list[Any]) -> None:
+    assert dumps_all(many) == [dumps(value) for value in many]
+
+
+@pytest.mark.parametrize("value", [",\n,", "\n", {"a": "]\n,["}, {"$": 1}, {"full": "dull $"}, "null", 2**70, b"\x00"])
+def test_many_at_once_keep_what_looks_like_a_border(value: Any) -> None:
+    assert dumps_all([value, {"a": 1}, value]) == [dumps(value), '{"a":1}', dumps(value)]
+
+
+def test_many_at_once_refuse_what_one_refuses() -> None:
+    with pytest.raises(CannotEncode):
+        dumps_all([{}, "\ud800"])
