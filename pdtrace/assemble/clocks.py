@@ -23,10 +23,11 @@ def align_clocks(draft: Draft) -> None:
     """Choose the reference clock, bound every other clock against it and move what must move."""
     reading = draft.reading
     draft.clock = _reference(draft)
-    clocks = sorted({item.clock for item in _stamped(draft)} | {b.clock_a for b in reading.before})
+    stamped = _stamped(draft)
+    clocks = sorted({item.clock for item in stamped} | {b.clock_a for b in reading.before})
     if len(clocks) < 2:
         return
-    before = [*reading.before, *_causal_edges(draft)]
+    before = [*reading.before, *_causal_edges(draft, stamped)]
     # Least difference offset(B) - offset(A) that the edges from A to B demand.
     least: _Bounds = {}
     for edge in before:
@@ -60,18 +61,15 @@ def _reference(draft: Draft) -> str:
 _EDGE_RANK = {"client": 0, "frontend": 1, "router": 2, "": 3}
 
 
-def _stamped(draft: Draft) -> Iterator[_Stamped]:
+def _stamped(draft: Draft) -> list[_Stamped]:
     reading = draft.reading
-    yield from reading.edges
-    yield from reading.legs
-    yield from reading.envelopes
-    yield from reading.activities
+    return [*reading.edges, *reading.legs, *reading.envelopes, *reading.activities]
 
 
-def _causal_edges(draft: Draft) -> Iterator[Before]:
+def _causal_edges(draft: Draft, stamped: list[_Stamped]) -> Iterator[Before]:
     """What must have happened before what, told from the request's own structure."""
     by_span: dict[str, _Stamped] = {}
-    for item in _stamped(draft):
+    for item in stamped:
         if item.span_id and (item.span_id not in by_span or by_span[item.span_id].start_ns > item.start_ns):
             by_span[item.span_id] = item
     if len({item.clock for item in by_span.values()}) > 1:

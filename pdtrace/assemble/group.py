@@ -151,9 +151,10 @@ def _unit(top: Span, inside: list[Span], by_key: dict[SpanKey, Span], identities
     own = identities[top.key]
     mine = [identities[span.key] for span in inside] if len(inside) > 1 else [own]
     is_edge = own.part == "edge"
-    end_ns = inside[0].start_ns
+    end_ns = inside[-1].start_ns
     for span in inside:
-        end_ns = max(end_ns, span.start_ns, span.end_ns)
+        if span.end_ns > end_ns:
+            end_ns = span.end_ns
     if is_edge and not top.end_ns:
         end_ns = _OPEN_END_NS  # the edge has not ended: whatever comes may still be part of it
     keys, roles = _keys_and_roles(mine)
@@ -215,10 +216,14 @@ def _merge(into: _Unit, other: _Unit, join: str) -> None:
     if other.edge is not None and (into.edge is None or other.start_ns < into.start_ns):
         into, other = other, into
     needed = join if into.spans and other.spans else "none"
-    into.join = max(into.join, other.join, needed, key=_WEAKNESS.__getitem__)
+    for each in (other.join, needed):
+        if _WEAKNESS[each] > _WEAKNESS[into.join]:
+            into.join = each
     if into.spans and other.spans:
-        into.start_ns = min(into.start_ns, other.start_ns)
-        into.end_ns = max(into.end_ns, other.end_ns)
+        if other.start_ns < into.start_ns:
+            into.start_ns = other.start_ns
+        if other.end_ns > into.end_ns:
+            into.end_ns = other.end_ns
     elif other.spans:
         into.start_ns, into.end_ns = other.start_ns, other.end_ns
     into.spans.extend(other.spans)
@@ -245,12 +250,16 @@ def _join_by_key(units: list[_Unit]) -> None:
 
 def _join_holders(sharing: list[_Unit], join: str) -> None:
     """Join the units that hold one key: to the edge they lie closest to, else to each other while time is near."""
-    edges, loose = _roots(sharing, _has_edge), _roots(sharing, _has_no_edge)
+    roots = {id(root): root for root in map(_root, sharing)}.values()
+    if len(roots) == 1:
+        return
+    edges = sorted([root for root in roots if root.edge is not None], key=_by_start)
+    loose = sorted([root for root in roots if root.edge is None], key=_by_start)
     for outer, inner in _pairs(edges):
         if outer.edge_kind != inner.edge_kind and _gap_ns(outer, inner) == 0:
             _merge(outer, inner, join)  # a front end and a router that saw the same call, in two traces
     if len(edges) > 1:
-        edges = _roots(edges, _has_edge)
+        edges = _roots(edges, lambda unit: unit.edge is not None)
     left: list[_Unit] = []
     for unit in loose:
         near = [edge for edge in edges if _near(edge, unit)]
@@ -270,14 +279,6 @@ def _by_start(unit: _Unit) -> tuple[int, int, str]:
     return (unit.start_ns, unit.end_ns, first)
 
 
-def _has_edge(unit: _Unit) -> bool:
-    return unit.edge is not None
-
-
-def _has_no_edge(unit: _Unit) -> bool:
-    return unit.edge is None
-
-
 def _pairs(units: Sequence[_Unit]) -> Iterable[tuple[_Unit, _Unit]]:
     return ((a, b) for at, a in enumerate(units) for b in units[at + 1 :])
 
@@ -290,7 +291,7 @@ def _gap_ns(a: _Unit, b: _Unit) -> int:
 def _near(a: _Unit, b: _Unit) -> bool:
     if not a.start_ns or not b.start_ns:  # a record without a wall clock: its key is all there is
         return True
-    return _gap_ns(a, b) <= JOIN_WINDOW_NS
+    return b.start_ns - a.end_ns <= JOIN_WINDOW_NS and a.start_ns - b.end_ns <= JOIN_WINDOW_NS
 
 
 def _distance_ns(edge: _Unit, unit: _Unit) -> tuple[int, int]:

@@ -116,10 +116,9 @@ def _answered(draft: Draft) -> bool:
 
 def _fell_back(draft: Draft) -> bool:
     reading = draft.reading
-    attempts = {(item.role, item.attempt) for item in (*draft.worker_visits(), *reading.activities) if item.role}
     return (
-        any(attempt > 0 for _, attempt in attempts)
-        or any(a.stage == "recompute" for a in reading.activities)
+        any(item.role and item.attempt > 0 for item in (*draft.worker_visits(), *reading.activities))
+        or "recompute" in [activity.stage for activity in reading.activities]
         or any(f.stage for f in reading.failures)
         or int(reading.facts.get("attempts") or 1) > 1
     )

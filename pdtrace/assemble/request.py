@@ -125,10 +125,8 @@ def _draft(fragments: Group, identities: dict[SpanKey, Identity], now_ns: int | 
     tree = Tree(fragments.spans, identities)
     reading = Reading(warnings=list(fragments.warnings))
     by_dialect: dict[str, list[Span]] = defaultdict(list)
-    last_ns = 0
     for span in tree.spans:
         by_dialect[identities[span.key].dialect].append(span)
-        last_ns = max(last_ns, span.start_ns, span.end_ns)
     for dialect in DIALECTS:
         if dialect.name in by_dialect:
             dialect.read(by_dialect[dialect.name], tree, reading)
@@ -137,7 +135,9 @@ def _draft(fragments: Group, identities: dict[SpanKey, Identity], now_ns: int | 
             if dialect.record_keys(record) is not None:
                 dialect.read_record(record, reading)
                 break
-    if not tree.spans:
+    if tree.spans:
+        last_ns = max(tree.spans[-1].start_ns, *[span.end_ns for span in tree.spans])
+    else:
         last_ns = max((record.time_ns for record in fragments.records), default=0)
     draft = Draft(fragments, tree, reading, limits, now_ns, dialects=set(by_dialect), last_ns=last_ns)
     for step in STEPS:
@@ -299,13 +299,10 @@ def _workers(draft: Draft) -> tuple[str | None, str | None]:
     """The workers of the last attempt, by their own name before their caller's; an aggregated worker is both."""
     facts = draft.reading.facts
     found: list[str | None] = []
+    visits = draft.worker_visits()
     for role, fact in (("prefill", "prefill_worker"), ("decode", "decode_worker")):
         roles = (role, "aggregated")
-        named = [
-            (v.attempt, isinstance(v, Envelope), -v.start_ns, v.worker)
-            for v in draft.worker_visits()
-            if v.role in roles
-        ]
+        named = [(v.attempt, isinstance(v, Envelope), -v.start_ns, v.worker) for v in visits if v.role in roles]
         named = named or [(a.attempt, False, -a.start_ns, a.worker) for a in draft.of_role(*roles)]
         best = max((candidate for candidate in named if candidate[3]), default=None)
         found.append(_text(facts.get(fact)) or (best[3] if best else None))

@@ -14,6 +14,8 @@ from pdtrace.model import Activity, Evidence
 
 def drop_negative(draft: Draft) -> None:
     """An activity that ends before it starts says nothing: it is shown as a warning, never as time."""
+    if not any(activity.end_ns and activity.end_ns < activity.start_ns for activity in draft.reading.activities):
+        return
     kept = []
     for activity in draft.reading.activities:
         if activity.end_ns and activity.end_ns < activity.start_ns:
@@ -29,10 +31,8 @@ def drop_negative(draft: Draft) -> None:
 
 def close_open(draft: Draft) -> None:
     """What has started and not ended lasts until now (live) or the last stamp seen (files)."""
-    last_ns = draft.last_ns
-    for item in (*draft.reading.activities, *draft.worker_visits(), *draft.reading.edges):
-        last_ns = max(last_ns, item.start_ns, item.end_ns)
-    draft.last_ns = last_ns
+    items = (*draft.reading.activities, *draft.worker_visits(), *draft.reading.edges)
+    draft.last_ns = max([draft.last_ns, *[i.start_ns for i in items], *[i.end_ns for i in items]])
     for activity in draft.reading.activities:
         if not activity.end_ns:
             activity.end_ns = max(activity.start_ns, draft.horizon_ns)

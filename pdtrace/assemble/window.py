@@ -144,6 +144,7 @@ def _extent(draft: Draft, role: str) -> tuple[int, int] | None:
     visits = visits or [a for a in draft.reading.activities if a.role == role and a.stage not in _NOT_A_VISIT]
     if not visits:
         return None
-    first_attempt = min(visit.attempt for visit in visits)
+    first_attempt = min([visit.attempt for visit in visits])
     first = [visit for visit in visits if visit.attempt == first_attempt]
-    return min(v.start_ns for v in first), max(max(v.end_ns, v.start_ns) for v in first)
+    starts = [visit.start_ns for visit in first]
+    return min(starts), max(starts + [visit.end_ns for visit in first])

@@ -141,17 +141,12 @@ def clock_of(span: Span) -> str:
 
     Source: definitions, section 8 (host, else process).
     """
-    resource = span.resource
-    attributes = span.attributes
-    for name in ("host.id", "host.name"):
-        value = attributes.get(name) or resource.get(name)
-        if value:
-            return f"host:{value}"
-    for name in ("service.instance.id", "service.name"):
-        value = resource.get(name)
-        if value:
-            return f"process:{value}"
-    return f"scope:{span.scope}"
+    own, shared = span.attributes.get, span.resource.get
+    host = own("host.id") or shared("host.id") or own("host.name") or shared("host.name")
+    if host:
+        return f"host:{host}"
+    process = shared("service.instance.id") or shared("service.name")
+    return f"process:{process}" if process else f"scope:{span.scope}"
 
 
 def worker_of(span: Span) -> str:
@@ -165,7 +160,7 @@ def as_int(value: object) -> int | None:
     So is what does not fit 64 bits: no counter, status or id that pdtrace knows is larger, and a store column cannot
     hold it.
     """
-    if isinstance(value, bool):
+    if value is None or isinstance(value, bool):
         return None
     number: int | None = None
     if isinstance(value, int):

@@ -75,6 +75,8 @@ def _read_one(span: Span, tree: Tree, out: Reading) -> None:
 def _front_end_events(span: Span, tree: Tree) -> Iterator[SpanEvent]:
     """Events of the span and, for /v1/completions, of the spans that wrap it; each is a log line of the front end."""
     yield from span.events
+    if not any(each.name.startswith("completions") for each in tree.spans):
+        return
     for below in tree.descendants(span):
         if below.name.startswith("completions"):
             yield from below.events

@@ -61,12 +61,16 @@ class NativeDialect(SpansOnly):
 
     def read(self, mine: Sequence[Span], tree: Tree, out: Reading) -> None:
         """Request spans give the edge and its facts, stage spans one activity each."""
+        attempts: list[tuple[Span, str, int]] = []
         for span in mine:
-            if span.name == "pdtrace.request":
+            stage = _STAGE_OF_SPAN.get(span.name)
+            if stage is not None:
+                attempt = as_int(span.attributes.get("pdtrace.attempt")) or 0
+                attempts.append((span, stage, attempt))
+                _read_stage(span, stage, attempt, out)
+            elif span.name == "pdtrace.request":
                 _read_request(span, tree, out)
-            elif span.name in _STAGE_OF_SPAN:
-                _read_stage(span, _STAGE_OF_SPAN[span.name], out)
-        _read_first_token(mine, out)
+        _read_first_token(attempts, out)
 
 
 def _attribute(span: Span, name: str) -> Value:
@@ -123,10 +127,9 @@ def _read_request(span: Span, tree: Tree, out: Reading) -> None:
         out.failures.append(Failure("", str(attributes.get("pdtrace.error") or span.status_message), span.end_ns))
 
 
-def _read_stage(span: Span, stage: str, out: Reading) -> None:
+def _read_stage(span: Span, stage: str, attempt: int, out: Reading) -> None:
     attributes = span.attributes
     worker, role = worker_of(span), _role(span, stage)
-    attempt = as_int(attributes.get("pdtrace.attempt")) or 0
     result = attributes.get("pdtrace.handoff.result")
     failed = span.status == _ERROR or result in _FAILED_RESULTS
     rank = attributes.get("pdtrace.handoff.rank")
@@ -171,22 +174,19 @@ def _read_stage(span: Span, stage: str, out: Reading) -> None:
         out.facts["answered"] = True
 
 
-def _read_first_token(mine: Sequence[Span], out: Reading) -> None:
+def _read_first_token(stages: Sequence[tuple[Span, str, int]], out: Reading) -> None:
     """D's first token that a user can have seen: the end of first_token, else the start of decode.
 
     A first token of an attempt that was thrown away never left the router, unless that attempt went on to decode.
     """
     seen: dict[int, Span] = {}
     decoding: dict[int, Span] = {}
-    last = 0
-    for span in mine:
-        if span.name in _STAGE_OF_SPAN:
-            attempt = as_int(span.attributes.get("pdtrace.attempt")) or 0
-            last = max(last, attempt)
-            if span.name == "pdtrace.first_token" and span.end_ns and span.status != _ERROR:
-                seen.setdefault(attempt, span)
-            elif span.name == "pdtrace.decode":
-                decoding.setdefault(attempt, span)
+    last = max((attempt for _, _, attempt in stages), default=0)
+    for span, stage, attempt in stages:
+        if stage == "first_token" and span.end_ns and span.status != _ERROR:
+            seen.setdefault(attempt, span)
+        elif stage == "decode":
+            decoding.setdefault(attempt, span)
     tokens = [(span.end_ns, span) for attempt, span in seen.items() if attempt == last or attempt in decoding]
     tokens += [(span.start_ns, span) for attempt, span in decoding.items() if attempt not in seen]
     if tokens:
