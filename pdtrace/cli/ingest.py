@@ -58,9 +58,11 @@ def command(paths: tuple[str, ...], db: Path, run: str | None, max_clock_shift: 
 
 def load(store: Store, paths: tuple[str, ...], *, run: str | None, max_clock_shift_ns: int) -> dict[str, Any]:
     """Load ``paths`` and derive their requests; returns the totals that the command prints, without seconds."""
+    from pdtrace import garbage
     from pdtrace.importers import FileImport
     from pdtrace.pipeline import Pipeline
 
+    garbage.spare_what_is_loaded()
     pipeline = Pipeline(store, max_clock_shift_ns=max_clock_shift_ns, run=run)
     counts: Counter[str] = Counter()
     skipped: dict[str, str] = {}

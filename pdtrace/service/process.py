@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
+from pdtrace import garbage
 from pdtrace.api.app import Backend, make_app
 from pdtrace.otlp.counters import Counters
 from pdtrace.otlp.decode import decode
@@ -76,6 +77,7 @@ def serve(settings: Settings, ready: Callable[[dict[str, str]], None]) -> None:
     """
     logging.basicConfig(level=logging.INFO, format="pdtrace serve: %(message)s", stream=sys.stderr)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    garbage.spare_what_is_loaded()
     stop = threading.Event()
     with _signals(stop), ExitStack() as opened:
         listener = listen(settings.host, settings.api_port, "the query API")
