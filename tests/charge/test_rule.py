@@ -175,6 +175,23 @@ def test_a_request_too_wide_for_a_block_is_charged_by_the_same_rule(
     assert [stage for stage, start, end in got for _ in range(end - start)] == owners_by_hand(window, drawn)
 
 
+@pytest.mark.parametrize("count", [30, 31, 32, 33, 64])
+def test_any_number_of_one_stage_at_once_is_that_stage_once(count: int) -> None:
+    drawn = [("prefill", at, 1000 - at) for at in range(count)] + [("handoff", 0, 2000)]
+    got, exposed, hidden = sections((0, 3000), drawn)
+    assert got == [("prefill", 0, 1000), ("handoff", 1000, 2000), ("unattributed", 2000, 3000)]
+    assert exposed == {"prefill": 1000, "handoff": 1000, "unattributed": 1000}
+    assert hidden == {"handoff": 1000}
+
+
+@pytest.mark.parametrize("length", [(1 << 57) - 1, 1 << 57, 1 << 62])
+def test_a_window_of_years_is_charged_to_the_nanosecond(length: int) -> None:
+    drawn = [("container", -5, length), ("prefill", 7, length - 9), ("prefill", 3, 8)]
+    got, exposed, _ = sections((0, length), drawn)
+    assert got == [("ingress", 0, 3), ("prefill", 3, length - 9), ("egress", length - 9, length)]
+    assert exposed == {"ingress": 3, "prefill": length - 12, "egress": 9}
+
+
 def test_touching_stages_lose_nothing() -> None:
     """prefill 10-50, handoff 50-60, first token 60-100: a strict walk charges 50-60 to the parent."""
     got, _, _ = sections(
