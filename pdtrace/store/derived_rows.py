@@ -96,9 +96,7 @@ def requests_table(requests: Sequence[Request]) -> pa.Table:
     columns["waiting_in"] = pa.array(
         [r.sections_to_end[-1].stage if r.ttft_ns is None and r.sections_to_end else None for r in requests], _text
     )
-    columns["sections"] = _structs(
-        [[(False, *s) for s in r.sections] + [(True, *s) for s in r.sections_to_end] for r in requests], _SECTION
-    )
+    columns["sections"] = _sections(requests)
     columns["activities"] = _activities(requests)
     columns["ttft_claims"] = _structs([r.ttft_claims for r in requests], _CLAIM)
     columns["evidence"] = _structs(
@@ -116,6 +114,15 @@ def sources_table(requests: Sequence[Request]) -> pa.Table:
     return pa.table(
         [pa.array(uids, _text), pa.array(starts, _int), pa.array(sources, _text)], ["uid", "t0_ns", "source"]
     )
+
+
+def _sections(requests: Sequence[Request]) -> pa.ListArray:
+    flat = [section for r in requests for section in (*r.sections, *r.sections_to_end)]
+    to_end = [flag for r in requests for flag in [False] * len(r.sections) + [True] * len(r.sections_to_end)]
+    columns = [to_end, *(zip(*flat, strict=True) if flat else ([], [], []))]
+    arrays = [pa.array(c, kind) for c, kind in zip(columns, _SECTION.values(), strict=True)]
+    lists = [range(len(r.sections) + len(r.sections_to_end)) for r in requests]
+    return pa.ListArray.from_arrays(_offsets(lists), pa.StructArray.from_arrays(arrays, names=list(_SECTION)))
 
 
 def _activities(requests: Sequence[Request]) -> pa.ListArray:

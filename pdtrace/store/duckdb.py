@@ -80,7 +80,7 @@ class DuckDBStore:
         with self._connection.transaction() as con:
             raw_writer.insert_resources(con, new_resources)
             kept_spans = sort_out(
-                list(zip(*spans.columns[:2], strict=True)),
+                [span.key for span in spans.items],
                 spans.row,
                 lambda: raw_writer.stored_spans(con, spans, self._seen.suspects(spans.items)),
                 SPAN_IDENTITY,

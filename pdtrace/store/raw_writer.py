@@ -121,8 +121,7 @@ def stored_records(con: duckdb.DuckDBPyConnection, made: Made[Record]) -> list[R
 def replace_spans(con: duckdb.DuckDBPyConnection, made: Made[Span], result: Sorted) -> None:
     """Delete the stored copies that lost and insert what stays."""
     if result.replaced:
-        keys = pa.schema([("trace_id", pa.uuid()), ("span_id", pa.string())])
-        con.register("given_keys", table_of_rows(result.replaced, keys))
+        con.register("given_keys", made.kept(result.replaced).select(["trace_id", "span_id"]))
         con.execute("DELETE FROM spans WHERE (trace_id, span_id) IN (FROM given_keys)")
     if result.keep:
         con.register("new_spans", made.kept(result.keep))
@@ -132,8 +131,7 @@ def replace_spans(con: duckdb.DuckDBPyConnection, made: Made[Span], result: Sort
 def replace_records(con: duckdb.DuckDBPyConnection, made: Made[Record], result: Sorted) -> None:
     """Delete the stored copies that lost and insert what stays."""
     if result.replaced:
-        keys = pa.schema([("kind", pa.string()), ("key", pa.string())])
-        con.register("given_keys", table_of_rows(result.replaced, keys))
+        con.register("given_keys", made.kept(result.replaced).select(["kind", "key"]))
         con.execute("DELETE FROM records WHERE (kind, key) IN (FROM given_keys)")
     if result.keep:
         con.register("new_records", made.kept(result.keep))

@@ -9,7 +9,7 @@ Same content (receive time aside) is a duplicate: the first stays. Other content
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import NamedTuple
@@ -17,20 +17,20 @@ from typing import NamedTuple
 from pdtrace.store.encoding import canonical, loads
 from pdtrace.store.raw_rows import Row
 
-Key = tuple[str, str]
+Key = Hashable
 
 
 class Identity(NamedTuple):
     """How rows of one table are compared, by position in the row."""
 
-    key: Callable[[Row], Key]
+    key: Callable[[Row], Key]  #: for spans Span.key, which is at hand
     content_from: int  #: the first column that is content and not identity
     end: int  #: the column whose later value wins
     received: int  #: the column that is not content
     json: tuple[int, ...]  #: columns of JSON text, where the order of keys means nothing
 
 
-SPAN_IDENTITY = Identity(key=itemgetter(0, 1), content_from=2, end=6, received=14, json=(9, 10, 11))
+SPAN_IDENTITY = Identity(key=lambda row: row[0] + row[1], content_from=2, end=6, received=14, json=(9, 10, 11))
 RECORD_IDENTITY = Identity(key=itemgetter(0, 1), content_from=2, end=2, received=5, json=(4,))
 
 
@@ -52,7 +52,7 @@ class Sorted:
     """A batch after the rule: which rows to store, what to delete for them, and the counts."""
 
     keep: list[int] = field(default_factory=list)  #: positions of rows to store, ascending
-    replaced: list[Key] = field(default_factory=list)  #: stored identities that lose to a kept row
+    replaced: list[int] = field(default_factory=list)  #: positions of rows whose stored copies lose to them
     duplicates: int = 0
     conflicts: int = 0
 
@@ -83,7 +83,7 @@ def sort_out(
             continue
         result.conflicts += 1
         if wins(new, old, identity):
-            result.replaced.append(key)
+            result.replaced.append(keep[key])
         else:
             del keep[key]
     result.keep = sorted(keep.values())
