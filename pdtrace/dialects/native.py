@@ -32,6 +32,10 @@ _STAGE_OF_SPAN: Final[dict[str, str]] = {
 _PREFILL_SIDE: Final = frozenset(("prefill_queue", "bootstrap", "prefill", "prefill_opaque", "kv_hold"))
 _DECODE_SIDE: Final = frozenset(("decode_queue", "recompute", "first_token", "decode_opaque", "decode"))
 _ROLES: Final[dict[str, Role]] = {"prefill": "prefill", "decode": "decode", "aggregated": "aggregated"}
+_ROLE_OF_STAGE: Final[dict[str, Role]] = {
+    **dict.fromkeys(_PREFILL_SIDE, "prefill"),
+    **dict.fromkeys(_DECODE_SIDE, "decode"),
+}
 _ERROR: Final = 2  # OTLP status code
 _HANDOFF_MODES: Final = frozenset(("sequential", "overlapped", "internal"))
 _FAILED_RESULTS: Final = frozenset(("expired", "transport_error", "abandoned"))
@@ -80,10 +84,7 @@ def _attribute(span: Span, name: str) -> Value:
 
 
 def _role(span: Span, stage: str) -> Role:
-    stated = _ROLES.get(str(_attribute(span, "pdtrace.worker.role") or ""))
-    if stated:
-        return stated
-    return "prefill" if stage in _PREFILL_SIDE else "decode" if stage in _DECODE_SIDE else ""
+    return _ROLES.get(str(_attribute(span, "pdtrace.worker.role") or "")) or _ROLE_OF_STAGE.get(stage, "")
 
 
 def _read_request(span: Span, tree: Tree, out: Reading) -> None:
