@@ -6,7 +6,7 @@ How it works. Boundaries of all activities cut a window into segments inside whi
 is in progress in a segment: five bits a stage, in the order of precedence, so the stage that is charged is where the
 lowest set bit lies. A last pass splits container time into ingress, relay and egress by where the first and the last
 finer segment lie. Requests of similar size are padded into one dense block (numpy broadcasting, no Python loop over
-requests); a request with very many activities is swept on its own.
+requests); requests with many activities are swept one after the other in one pass.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NOT_HIDEABLE: Final = [code for code, stage in enumerate(STAGES) if stage not i
 
 #: Bits that count one stage's activities in progress. They hold every count of a dense block.
 _COUNT_BITS: Final = 5
-#: Requests with up to this many activities share dense blocks; larger ones are swept one by one.
+#: Requests with up to this many activities share dense blocks; wider ones are swept.
 _WIDEST_BLOCK: Final = (1 << _COUNT_BITS) - 1
 _BLOCK_WIDTHS: Final = (4, 8, 12, 16, 24, _WIDEST_BLOCK)
 #: Requests per block: keeps the working set of one block inside the CPU caches.
@@ -105,8 +105,9 @@ def charge(t0_ns: Ints, t1_ns: Ints, activities: Activities) -> Charged:
         for first in range(0, len(rows), _BLOCK_ROWS):
             block = rows[first : first + _BLOCK_ROWS]
             pieces.append(_charge_block(block, width, t0_ns, t1_ns, activities, exposed, hidden))
-    for row in np.flatnonzero(widths > _WIDEST_BLOCK):
-        pieces.append(_charge_one(int(row), t0_ns, t1_ns, activities, exposed, hidden))
+    wide = np.flatnonzero(widths > _WIDEST_BLOCK)
+    if len(wide):
+        pieces.append(_charge_wide(wide, t0_ns, t1_ns, activities, exposed, hidden))
     return _collect(pieces, exposed, hidden)
 
 
@@ -130,40 +131,49 @@ def _charge_block(
     bounds.sort(axis=1)
     counts = _CHANGE[bounds & (1 << _EVENT_BITS) - 1].cumsum(axis=1)[:, :-1]
     bounds >>= _EVENT_BITS
-    return _sections(rows, bounds, counts, t0_ns, exposed, hidden)
+    low, length = bounds[:, :-1], np.diff(bounds, axis=1)
+    row, segment = np.nonzero(length)
+    segments = row, low[row, segment], length[row, segment], counts[row, segment]
+    return _sections(rows, *segments, t0_ns, exposed, hidden)
 
 
-def _charge_one(
-    row: int, t0_ns: Ints, t1_ns: Ints, activities: Activities, exposed: Ints, hidden: Ints
+def _charge_wide(
+    rows: Ints, t0_ns: Ints, t1_ns: Ints, activities: Activities, exposed: Ints, hidden: Ints
 ) -> tuple[Ints, npt.NDArray[np.int8], Ints, Ints]:
-    """Charge one large request: per stage, count open activities along the sorted boundaries."""
-    t0, length = t0_ns[row], t1_ns[row] - t0_ns[row]
-    part = slice(activities.offsets[row], activities.offsets[row + 1])
-    start = np.clip(activities.start_ns[part] - t0, 0, length)
-    end = np.clip(activities.end_ns[part] - t0, 0, length)
-    stage = activities.stage[part]
-    bounds = np.unique(np.concatenate([start, end, np.array([0, length])]))
-    counts = np.zeros(max(len(bounds) - 1, 0), dtype=np.int64)
+    """Charge requests of any width: per stage, count open activities along the sorted boundaries of all of them."""
+    first, width = activities.offsets[rows], activities.offsets[rows + 1] - activities.offsets[rows]
+    row, each = np.repeat(np.arange(len(rows)), width), np.arange(len(rows))
+    at = np.arange(len(row)) + np.repeat(first - (np.cumsum(width) - width), width)
+    whole = t1_ns[rows] - t0_ns[rows]
+    start = np.clip(activities.start_ns[at] - t0_ns[rows][row], 0, whole[row])
+    end = np.clip(activities.end_ns[at] - t0_ns[rows][row], 0, whole[row])
+    kept = end > start
+    row, start, end, stage = row[kept], start[kept], end[kept], activities.stage[at][kept]
+    time = np.concatenate([start, end, np.zeros_like(whole), whole])
+    row = np.concatenate([row, row, each, each])
+    nothing = np.full(2 * len(rows), -1, dtype=np.int8)
+    changed = np.concatenate([stage, stage, nothing])
+    by = np.repeat(np.array([1, -1, 0]), [len(stage), len(stage), len(nothing)])
+    order = np.lexsort((time, row))
+    time, row, changed, by = time[order], row[order], changed[order], by[order]
+    counts = np.zeros(len(order), dtype=np.int64)
     for code in np.unique(stage):
-        mine = (stage == code) & (end > start)
-        opened = np.bincount(np.searchsorted(bounds, start[mine]), minlength=len(bounds))
-        closed = np.bincount(np.searchsorted(bounds, end[mine]), minlength=len(bounds))
-        # Only whether it is in progress: how often might not fit the bits.
-        counts |= (np.cumsum(opened - closed)[:-1] > 0).astype(np.int64) << _COUNT_BITS * int(code)
-    return _sections(np.array([row]), bounds[None, :], counts[None, :], t0_ns, exposed, hidden)
+        # Nothing is open between two requests. Only whether it is in progress: how often might not fit the bits.
+        running = np.cumsum(np.where(changed == code, by, 0)) > 0
+        counts |= running.astype(np.int64) << _COUNT_BITS * int(code)
+    segment = np.flatnonzero((row[1:] == row[:-1]) & (time[1:] > time[:-1]))
+    length = time[segment + 1] - time[segment]
+    return _sections(rows, row[segment], time[segment], length, counts[segment], t0_ns, exposed, hidden)
 
 
 def _sections(
-    rows: Ints, bounds: Ints, counts: Ints, t0_ns: Ints, exposed: Ints, hidden: Ints
+    rows: Ints, row: Ints, low: Ints, length: Ints, counts: Ints, t0_ns: Ints, exposed: Ints, hidden: Ints
 ) -> tuple[Ints, npt.NDArray[np.int8], Ints, Ints]:
-    """Charge the (rows, K) segments between sorted ``bounds`` (rows, K + 1), given what is in progress in each.
+    """Charge the segments of ``rows``: place in ``rows``, start, length and what is in progress, all (K,), in order.
 
     Returns:
         Request, stage, start and end of every section; totals are set in ``exposed`` and ``hidden``.
     """
-    low, length = bounds[:, :-1], np.diff(bounds, axis=1)
-    row, column = np.nonzero(length)
-    low, length, counts = low[row, column], length[row, column], counts[row, column]
     stage = _lowest(counts)
     owner = _split_containers(stage, row, len(rows))
     exposed[rows] = _totals(row, owner, length, len(rows))
