@@ -53,6 +53,7 @@ STEPS: Final = (
     tidy.cut_abandoned_loads,
     tidy.merge_ranks,
     tidy.settle_waits_for_transfer,
+    tidy.note_opaque_workers,
     window.open_window,
     window.tell_mode,
     outcome.judge,
@@ -182,7 +183,11 @@ def _charge(drafts: list[Draft], run: str | None) -> list[Request]:
         for draft, end_ns in zip(drafts, ends, strict=True)
     ]
     flat = [row for request in rows for row in request]
-    table = np.array(flat, dtype=np.int64).reshape(-1, 3)
+    try:
+        table = np.array(flat, dtype=np.int64).reshape(-1, 3)
+    except OverflowError:  # a damaged stamp or duration: beyond what 64 bits hold is beyond any window
+        clipped = [(stage, min(start, _INT64_MAX), min(end, _INT64_MAX)) for stage, start, end in flat]
+        table = np.array(clipped, dtype=np.int64).reshape(-1, 3)
     charged = charge_windows(
         np.array([draft.t0_ns for draft in drafts], dtype=np.int64),
         np.array(ends, dtype=np.int64),
@@ -205,11 +210,14 @@ def _charge(drafts: list[Draft], run: str | None) -> list[Request]:
     ]
 
 
+_INT64_MAX: Final = 2**63 - 1
+
+
 def _window_end(draft: Draft) -> int:
     if draft.t1_ns is not None:
         return draft.t1_ns
     end_ns = draft.end_ns if draft.end_ns is not None else draft.horizon_ns
-    return max(draft.t0_ns, end_ns)
+    return min(max(draft.t0_ns, end_ns), _INT64_MAX)
 
 
 def _containers(draft: Draft, window_end_ns: int) -> list[tuple[int, int, int]]:

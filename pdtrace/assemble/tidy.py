@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from pdtrace.assemble.draft import Draft
 from pdtrace.model import Activity, Evidence
+from pdtrace.stages import STAGES
 
 
 def drop_negative(draft: Draft) -> None:
@@ -138,3 +139,23 @@ def settle_waits_for_transfer(draft: Draft) -> None:
             if left_from_ns < wait.end_ns:
                 others.append(replace(wait, stage="decode_queue", start_ns=left_from_ns))
     draft.reading.activities = others
+
+
+_OPAQUE = {"prefill_opaque": "prefill", "decode_opaque": "decode"}
+_FINE = frozenset(STAGES[:11]) - frozenset(_OPAQUE)
+
+
+def note_opaque_workers(draft: Draft) -> None:
+    """Say which side told nothing finer than its whole visit: its time has no name and no what-if."""
+    activities = draft.reading.activities
+    opaque = {(a.role, a.attempt, a.stage) for a in activities if a.stage in _OPAQUE}
+    if not opaque:
+        return
+    told = {(a.role, a.attempt) for a in activities if a.stage in _FINE}
+    for role, attempt, stage in sorted(opaque):
+        if (role, attempt) not in told:
+            draft.reading.warn(
+                "opaque_worker",
+                f"the {role or _OPAQUE[stage]} worker reports nothing finer than its whole visit: engine tracing is off, "
+                "or has no finer spans",
+            )

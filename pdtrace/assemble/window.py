@@ -10,6 +10,7 @@ from pdtrace.model import Activity, Edge, Envelope, Leg, TtftClaim
 
 #: Held or reserved for a request: no sign that the worker has begun or is still at it.
 _NOT_A_VISIT = frozenset(("kv_hold", "bootstrap"))
+_LAST_STAMP_NS = 2**63 - 1
 _BASES = ("client", "frontend", "router")
 
 
@@ -31,7 +32,10 @@ def open_window(draft: Draft) -> None:
             text = "no span of P has come: the window starts at D's arrival, so what happened before is not in the TTFT"
             reading.warn("prefill_not_seen", text)
     draft.t1_ns = first_token_ns
-    if first_token_ns is not None and first_token_ns < draft.t0_ns:
+    if first_token_ns is not None and first_token_ns > _LAST_STAMP_NS:
+        reading.warn("first_token_out_of_range", "the first token is stamped beyond the year 2262: TTFT is unknown")
+        draft.t1_ns = None
+    elif first_token_ns is not None and first_token_ns < draft.t0_ns:
         reading.warn(
             "first_token_before_arrival",
             f"the first token is stamped {draft.t0_ns - first_token_ns} ns before the request's arrival: a clock is "
