@@ -31,8 +31,8 @@ _COUNT_BITS: Final = 5
 #: Requests with up to this many activities share dense blocks; wider ones are swept.
 _WIDEST_BLOCK: Final = (1 << _COUNT_BITS) - 1
 _BLOCK_WIDTHS: Final = (4, 8, 12, 16, 24, _WIDEST_BLOCK)
-#: Requests per block: keeps the working set of one block inside the CPU caches.
-_BLOCK_ROWS: Final = 1024
+#: Requests per block: the working set stays near the caches, and the arrays large enough for the allocator to keep.
+_BLOCK_ROWS: Final = 2048
 
 #: Stage by the position of the lowest set bit of a word of counts; the bit above all stages is always set.
 _NOBODY: Final = np.int64(1 << _COUNT_BITS * len(ACTIVITY_STAGES))
