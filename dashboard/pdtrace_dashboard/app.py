@@ -11,14 +11,16 @@ from pdtrace_dashboard import sidebar
 
 st.set_page_config(page_title="pdtrace", layout="wide")
 
+# Page files are not in a folder named `pages`: Streamlit would run those itself, without this file, when the first
+# viewer after a start opens a link to one of them.
 # no page icons: Streamlit makes them the favicon, which the browser would fetch from a font server
 page = st.navigation(
     [
-        st.Page("pages/live.py", title="Live", default=True),
-        st.Page("pages/ttft.py", title="TTFT"),
-        st.Page("pages/requests.py", title="Requests"),
-        st.Page("pages/request.py", title="Request"),
-        st.Page("pages/health.py", title="Health"),
+        st.Page("screens/live.py", title="Live", default=True),
+        st.Page("screens/ttft.py", title="TTFT"),
+        st.Page("screens/requests.py", title="Requests"),
+        st.Page("screens/request.py", title="Request"),
+        st.Page("screens/health.py", title="Health"),
     ],
     position="top",
 )

@@ -61,7 +61,7 @@ def open_page():
             at.query_params[key] = value
         at.run()
         if page != "live":
-            at.switch_page(f"pages/{page}.py")
+            at.switch_page(f"screens/{page}.py")
             for key, value in query.items():
                 at.query_params[key] = value
             at.run()

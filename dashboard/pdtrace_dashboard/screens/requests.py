@@ -83,7 +83,7 @@ def show(view: View) -> None:
     if at is not None and at < len(rows):
         st.session_state["requests_opened"] = st.session_state.get("requests_opened", 0) + 1
         st.session_state["request_id"] = rows[at]["uid"]
-        st.switch_page("pages/request.py")
+        st.switch_page("screens/request.py")
     st.caption("Click a row to open it.")
     st.download_button(
         "Export as CSV",
