@@ -22,6 +22,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from pdtrace.stages import STAGES
+
 #: The stage graph, upstream first. Relay stands where the front end waits between the legs.
 _ORDER: Final[dict[str, int]] = {
     stage: order
@@ -87,7 +89,7 @@ def savings(
     sections = list(sections)
     runs = _runs(t0_ns, t1_ns, sections, activities)
     stages = {stage for stage, _, _ in sections} | {stage for _, _, _, stage in runs}
-    result: dict[str, int | None] = dict.fromkeys(stages)
+    result: dict[str, int | None] = dict.fromkeys(stage for stage in STAGES if stage in stages)
     if len(runs) > MOST_NODES:
         return result
     asked = stages - _NO_SAVING

@@ -137,7 +137,7 @@ class SpansOnly:
 
 
 def clock_of(span: Span) -> str:
-    """Clock domain of a span's stamps: host, else process, else service.
+    """Clock domain of a span's stamps: host, else process, else service; on the span or its resource, the span wins.
 
     Source: definitions, section 8 (host, else process).
     """
@@ -145,13 +145,14 @@ def clock_of(span: Span) -> str:
     host = own("host.id") or shared("host.id") or own("host.name") or shared("host.name")
     if host:
         return f"host:{host}"
-    process = shared("service.instance.id") or shared("service.name")
+    process = own("service.instance.id") or shared("service.instance.id") or shared("service.name")
     return f"process:{process}" if process else f"scope:{span.scope}"
 
 
 def worker_of(span: Span) -> str:
-    """Worker id from the standard resource attributes: service.instance.id, else service.name."""
-    return str(span.resource.get("service.instance.id") or span.resource.get("service.name") or "")
+    """Worker id: service.instance.id of the span, else of its resource, else service.name."""
+    own, shared = span.attributes.get, span.resource.get
+    return str(own("service.instance.id") or shared("service.instance.id") or shared("service.name") or "")
 
 
 def as_int(value: object) -> int | None:

@@ -324,6 +324,14 @@ def test_spans_that_two_requests_of_a_trace_could_own_are_kept_apart() -> None:
     ) == 1
 
 
+def test_resource_attributes_are_accepted_on_a_span_which_wins() -> None:
+    drawn = spans("req 0 - 100\n prefill 10 - 50 @P0\n first_token 50 - 60 @D0")
+    drawn[1].attributes |= {"service.instance.id": "P7", "pdtrace.worker.role": "prefill", "pdtrace.run": "night"}
+    (request,) = derive(drawn)
+    assert (request.prefill_worker, request.decode_worker, request.run) == ("P7", "D0", "night")
+    assert {a.clock for a in request.activities if a.stage == "prefill"} == {"process:P7"}
+
+
 def test_no_edge_span_means_from_the_first_worker() -> None:
     request = one("prefill_queue 10 - 30 @P0\n prefill 30 - 100 @P0\n first_token 130 - 150 @D0")
     assert (request.ttft_basis, request.ttft_ns) == ("engines", ms(140))
