@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 CASES = ROOT.parent / "shared" / "cases" / "cases.jsonl"
-LATER = ("router audit", "goodput", "counters and explanation", "browser tests")
+LATER = ("router audit", "goodput", "counters and explanation")
 ROW = re.compile(r"^\| ([\w-]+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
 
 

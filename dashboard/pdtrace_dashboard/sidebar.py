@@ -46,16 +46,26 @@ def show() -> None:
 
 
 def _seed() -> list[str]:
-    """Fill the widgets from the URL, once a session: afterwards the widgets lead and the URL follows."""
-    if _VIEW in st.session_state:
-        return []
-    view, problems = from_url(st.query_params.to_dict())
-    state = st.session_state
-    state["range"], state["zone"] = view.range, view.zone
-    state["from"] = stamp(view.since_ns) if view.since_ns is not None else ""
-    state["to"] = stamp(view.until_ns) if view.until_ns is not None else ""
-    for field in CHOICES.values():
-        state[field] = getattr(view, field)
+    """Fill the widgets from the URL when a session begins; afterwards they lead and the URL follows.
+
+    Streamlit forgets a widget that was not drawn in a run, as happens when a page is switched in the middle of one:
+    what it forgot is filled from the view that the last run left.
+    """
+    state, problems = st.session_state, []
+    if _VIEW in state:
+        view = current()
+    else:
+        view, problems = from_url(st.query_params.to_dict())
+    held = {
+        "range": view.range,
+        "zone": view.zone,
+        "from": stamp(view.since_ns) if view.since_ns is not None else "",
+        "to": stamp(view.until_ns) if view.until_ns is not None else "",
+        **{field: getattr(view, field) for field in CHOICES.values()},
+    }
+    for key, value in held.items():
+        if key not in state:
+            state[key] = value
     return problems
 
 

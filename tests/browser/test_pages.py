@@ -31,8 +31,7 @@ def test_a_click_on_a_row_opens_that_request_with_its_proof(pages, service):
     pages.page.wait_for_url(re.compile(r"/request\?"))
     headline = pages.headline()
     uid = re.search(r"[?&]id=([0-9a-f]+)", pages.page.url)[1]
-    row = service.api.get(f"/v1/requests/{uid}").json()
-    row = row[0] if isinstance(row, list) else row
+    [row] = service.requests(q=uid)
     assert row["request_id"] in first
     assert headline.startswith("First token after ")
     body = pages.page.inner_text("body")
