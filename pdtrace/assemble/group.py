@@ -72,10 +72,77 @@ def group(
     The answer does not depend on the order of the arguments.
     """
     spans = sorted(spans, key=BY_START)
-    units = [*_units_by_parent(spans, identities), *_units_of_records(records)]
+    units, others = _whole_traces(spans, identities)
+    units += _units_by_parent(others, identities)
+    units += _units_of_records(records)
     _join_by_key(units)
     _join_by_trace(units)
     return _groups(units)
+
+
+# -------------------------------------------------------------------------------------------------- the usual case
+
+
+def _whole_traces(spans: Sequence[Span], identities: dict[SpanKey, Identity]) -> tuple[list[_Unit], list[Span]]:
+    """Traces that plainly hold one request, as one unit each, and the spans of all other traces.
+
+    The rules below would give the same, span by span; most traces need none of them.
+    """
+    traces: dict[str, list[Span]] = defaultdict(list)
+    for span in spans:
+        traces[span.trace_id].append(span)
+    units: list[_Unit] = []
+    others: list[Span] = []
+    for inside in traces.values():
+        unit = _whole_trace(inside, identities)
+        if unit is None:
+            others += inside
+        else:
+            units.append(unit)
+    return units, others
+
+
+def _whole_trace(inside: list[Span], identities: dict[SpanKey, Identity]) -> _Unit | None:
+    """One unit if the first span is an edge and every other is below it, or tells something and has one of its keys."""
+    top = inside[0]
+    own = identities[top.key]
+    if own.part != "edge":
+        return None
+    keys: Collection[Key] = own.keys
+    role_sets = {_ROLES_OF[own.role]}
+    below = {top.key}
+    end_ns, join = top.end_ns or _OPEN_END_NS, "none"
+    for span in inside[1:]:
+        identity = identities[span.key]
+        if span.parent_key in below:
+            needed = "parent"
+        elif identity.part in ("edge", "inner") or span.start_ns - end_ns > JOIN_WINDOW_NS:
+            return None
+        elif identity.keys == own.keys and own.keys:
+            needed = own.keys[0].kind
+        else:
+            return None
+        if needed != join and _WEAKNESS[needed] > _WEAKNESS[join]:
+            join = needed
+        below.add(span.key)
+        if span.end_ns > end_ns:
+            end_ns = span.end_ns
+        if identity.keys and identity.keys != own.keys:
+            keys = {*keys, *identity.keys}
+        role_sets.add(_ROLES_OF[identity.role])
+    return _Unit(
+        spans=inside,
+        records=[],
+        edge=top,
+        edge_kind=own.edge,
+        keys=keys,
+        roles=frozenset().union(*role_sets),
+        start_ns=top.start_ns,
+        end_ns=max(end_ns, inside[-1].start_ns),
+        makes_request=True,
+        orphan=bool(top.parent_id),
+        join=join,
+    )
 
 
 # ------------------------------------------------------------------------------------------------- parent chains
