@@ -116,15 +116,16 @@ def live(answer: Row, bucket_s: int, where: str = "") -> str:
         parts.append(f"the oldest of {flight['count']:,} in flight is {duration(age_ns)} old")
     grown = growth(answer["buckets"])
     slower = grown is not None and _is_slower(grown)
+    brief = where.partition(" (")[0]  # beside worse news the name is enough; TTFT has the comparison
     if grown is not None and slower:
         rise_ns = grown.recent_ns - grown.before_ns
         parts.append(
             f"mean TTFT of the last {12 * bucket_s} s is {duration(grown.recent_ns)}, "
-            f"{grown.recent_ns / grown.before_ns:.1f}x the time before; {share(grown.group_ns, rise_ns)} of the growth is {grown.group}{where}"
+            f"{grown.recent_ns / grown.before_ns:.1f}x the time before; {share(grown.group_ns, rise_ns)} of the growth is {grown.group}{brief if parts else where}"
         )
     if parts:
         if totals["requests"] and not slower:
-            parts.append(_in_brief(totals, where))
+            parts.append(_in_brief(totals, brief))
         return sentence("; ".join(parts))
     if not totals["requests"]:
         return sentence(f"No first token in this window: {totals['offered']:,} offered, {flight['count']:,} in flight")
@@ -164,7 +165,7 @@ def _in_brief(total: Row, where: str) -> str:
     top = largest(total.get("sections") or {})
     if top is None or not total["mean_ns"]:
         return text
-    return f"{text}, {share(by_group(total['sections'])[top], total['mean_ns'])} of the mean {top}{where.partition(' (')[0]}"
+    return f"{text}, {share(by_group(total['sections'])[top], total['mean_ns'])} of the mean {top}{where}"
 
 
 def ttft(total: Row, where: str = "") -> str:

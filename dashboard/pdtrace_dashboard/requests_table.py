@@ -12,7 +12,7 @@ from typing import Any
 
 from pdtrace.stages import STAGES
 from pdtrace_dashboard.charts import row_bar
-from pdtrace_dashboard.format import clock_time, duration, known, share
+from pdtrace_dashboard.format import clock_time, duration, known, share, short
 from pdtrace_dashboard.palette import by_group
 from pdtrace_dashboard.words import OUTCOME_IN_WORDS
 
@@ -36,8 +36,8 @@ def table(rows: Sequence[Row], zone: str) -> list[Row]:
             "most in": most(charged(row)),
             "outcome": OUTCOME_IN_WORDS.get(row["outcome"], row["outcome"]),
             "mode": row["mode"],
-            "prefill worker": known(row["prefill_worker"]),
-            "decode worker": known(row["decode_worker"]),
+            "prefill worker": short(known(row["prefill_worker"])),
+            "decode worker": short(known(row["decode_worker"])),
             "tokens in": row["input_tokens"],
             "tokens out": row["output_tokens"],
             "attempts": row["attempts"],

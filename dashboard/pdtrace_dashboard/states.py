@@ -33,11 +33,11 @@ def service_or_notice() -> Iterator[None]:
 
 def down(reason: str) -> None:
     """The service does not answer: which address, what to start."""
-    st.markdown(f"#### No answer from the pdtrace service at {source.url()}")
+    st.markdown(f"#### No answer from the pdtrace service at `{source.url()}`")
     st.error(reason, icon=":material/cloud_off:")
     st.markdown(
         "Start it with `pdtrace up` (service, dashboard and collectors) or `pdtrace serve`, "
-        "or set `PDTRACE_URL` to where it runs and restart the dashboard. The page comes back by itself on the next refresh."
+        "or set `PDTRACE_URL` to where it runs and restart the dashboard. Live comes back by itself; reload the other pages."
     )
 
 

@@ -106,7 +106,7 @@ def test_health_tells_conflicts_rejections_and_what_to_do(traffic, open_page):
 def test_a_service_that_is_down_is_named_with_what_to_start(behind, down, open_page, page):
     behind(down)
     at = open_page(page, id="req-00001")
-    assert headline(at) == f"No answer from the pdtrace service at {source.DEFAULT_URL}"
+    assert headline(at) == f"No answer from the pdtrace service at `{source.DEFAULT_URL}`"
     assert "connection refused" in at.error[0].value
     assert "`pdtrace serve`" in text(at)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import altair as alt
 import pandas as pd
 
-from pdtrace_dashboard.palette import COLOUR_OF_GROUP, ORDER, group_of
+from pdtrace_dashboard.palette import COLOUR_OF_GROUP, ORDER, OUTLINE, UNKNOWN_GROUPS, group_of
 from pdtrace_dashboard.words import OUTCOME_IN_WORDS, STREAMING
 
 #: Good is calm, a failure is loud, what is nobody's fault or not over is grey.
@@ -53,6 +53,10 @@ def _bars(rows: list[dict[str, object]], title: str) -> alt.LayerChart:
         y=alt.Y("name:N", title=None, sort=None, axis=alt.Axis(labelLimit=200)),
         tooltip=[alt.Tooltip("name:N"), alt.Tooltip("count:Q", format=",")],
     )
-    bars = base.mark_bar().encode(color=alt.Color("colour:N", scale=None))
+    unknown = alt.FieldOneOfPredicate(field="name", oneOf=sorted(UNKNOWN_GROUPS))  # outlined, as in every stack
+    bars = base.mark_bar(strokeDash=[3, 2]).encode(
+        color=alt.Color("colour:N", scale=None),
+        stroke=alt.condition(unknown, alt.value(OUTLINE), alt.value("transparent")),
+    )
     numbers = base.mark_text(align="left", dx=4, color="gray").encode(text=alt.Text("count:Q", format=","))
     return alt.layer(bars, numbers).properties(height=alt.Step(24))

@@ -44,7 +44,8 @@ def ingest(counts: Row) -> None:
     for column, (name, hover) in zip(st.columns(len(COUNTERS)), COUNTERS.items(), strict=True):
         value = counts.get(name)
         column.metric(name, "unknown" if value is None else f"{value:,}", help=hover)
-    table("health_rejections", counts["rejections"], "Nothing was rejected.")
+    if counts["rejections"]:
+        st.dataframe(counts["rejections"], hide_index=True, key="health_rejections")
 
 
 def doubts(rows: list[Row], found: int) -> None:

@@ -41,10 +41,10 @@ def show(view: View) -> None:
     left, right = st.columns([11, 9])
     with left:
         request_parts.proof(row)
-        request_parts.claims(row)
     with right:
         request_parts.savings(row)
         request_parts.warnings(row)
+    request_parts.claims(row)
     request_parts.evidence(row)
     request_parts.clocks(row)
     request_parts.raw(row, view)

@@ -69,14 +69,20 @@ def show(view: View) -> None:
         requests_table.table(rows, view.zone),
         key=f"requests_table_{st.session_state.get('requests_opened', 0)}",
         hide_index=True,
-        height=560,
+        height=760,
         on_select="rerun",
         selection_mode=["single-row", "single-cell"],
         column_config={
-            "where it went": st.column_config.ImageColumn(help=f"{words.CHARGED} {words.STAGES}", width=260),
-            "TTFT": st.column_config.TextColumn(help=words.TTFT),
+            "where it went": st.column_config.ImageColumn(help=f"{words.CHARGED} {words.STAGES}", width=250),
+            "TTFT": st.column_config.TextColumn(help=words.TTFT, width=76),
             "outcome": st.column_config.TextColumn(help=words.OUTCOME),
             "mode": st.column_config.TextColumn(help=words.MODE),
+            "prefill worker": st.column_config.TextColumn(
+                help="Long ids are cut here; the request and the export have them whole."
+            ),
+            "decode worker": st.column_config.TextColumn(
+                help="Long ids are cut here; the request and the export have them whole."
+            ),
         },
     )
     at = _clicked(chosen)
