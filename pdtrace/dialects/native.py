@@ -65,16 +65,20 @@ class NativeDialect(SpansOnly):
 
     def read(self, mine: Sequence[Span], tree: Tree, out: Reading) -> None:
         """Request spans give the edge and its facts, stage spans one activity each."""
-        attempts: list[tuple[Span, str, int]] = []
+        answers: list[tuple[Span, str, int]] = []
+        last_attempt = 0
         for span in mine:
             stage = _STAGE_OF_SPAN.get(span.name)
             if stage is not None:
-                attempt = as_int(span.attributes.get("pdtrace.attempt")) or 0
-                attempts.append((span, stage, attempt))
-                _read_stage(span, stage, attempt, out)
+                attempt = _read_stage(span, stage, out)
+                if attempt > last_attempt:
+                    last_attempt = attempt
+                if stage in ("first_token", "decode"):
+                    answers.append((span, stage, attempt))
             elif span.name == "pdtrace.request":
                 _read_request(span, tree, out)
-        _read_first_token(attempts, out)
+        if answers:
+            _read_first_token(answers, last_attempt, out)
 
 
 def _attribute(span: Span, name: str) -> Value:
@@ -103,9 +107,7 @@ def _read_request(span: Span, tree: Tree, out: Reading) -> None:
             http_status=as_int(attributes.get("http.response.status_code")),
         )
     )
-    out.fact("request_id", attributes.get("pdtrace.request.id"))
-    out.fact("model", attributes.get("gen_ai.request.model"))
-    out.fact("run", _attribute(span, "pdtrace.run"))
+    _read_names(span, out)
     out.fact("input_tokens", as_int(attributes.get("gen_ai.usage.input_tokens")))
     out.fact("output_tokens", as_int(attributes.get("gen_ai.usage.output_tokens")))
     out.fact("outcome", attributes.get("pdtrace.outcome"))
@@ -128,62 +130,67 @@ def _read_request(span: Span, tree: Tree, out: Reading) -> None:
         out.failures.append(Failure("", str(attributes.get("pdtrace.error") or span.status_message), span.end_ns))
 
 
-def _read_stage(span: Span, stage: str, attempt: int, out: Reading) -> None:
+def _read_stage(span: Span, stage: str, out: Reading) -> int:
+    """Append the activity of one stage span and what it says of the whole request; return its attempt."""
     attributes = span.attributes
+    own = attributes.get
     worker, role = worker_of(span), _role(span, stage)
-    result = attributes.get("pdtrace.handoff.result")
+    attempt = as_int(own("pdtrace.attempt")) or 0
+    result = own("pdtrace.handoff.result")
     failed = span.status == _ERROR or result in _FAILED_RESULTS
-    rank = attributes.get("pdtrace.handoff.rank")
+    rank = own("pdtrace.handoff.rank")
     out.activities.append(
         Activity(
-            stage=stage,
-            start_ns=span.start_ns,
-            end_ns=span.end_ns,
-            worker=worker,
-            role=role,
-            attempt=attempt,
-            clock=clock_of(span),
-            span_id=span.span_id,
-            dialect="native",
-            rank="" if rank is None else str(rank),
+            stage,
+            span.start_ns,
+            span.end_ns,
+            worker,
+            role,
+            attempt,
+            clock_of(span),
+            span.span_id,
+            "native",
+            "" if rank is None else str(rank),
             side=_side(attributes, worker) if stage == "handoff" else "",
             failed=failed,
             gpus=as_int(_attribute(span, "pdtrace.worker.gpus")),
-            detail={k: v for k, v in attributes.items() if k.startswith("pdtrace.") and k != "pdtrace.request.id"},
+            detail={k: v for k, v in attributes.items() if k[:8] == "pdtrace." and k != "pdtrace.request.id"},
         )
     )
-    out.fact("request_id", attributes.get("pdtrace.request.id"))
-    out.fact("run", _attribute(span, "pdtrace.run"))
-    out.fact("model", attributes.get("gen_ai.request.model"))
+    _read_names(span, out)
     if failed:
-        out.failures.append(
-            Failure(
-                _failed_stage(stage),
-                span.status_message or str(attributes.get("pdtrace.error") or result or f"{stage} failed"),
-                span.end_ns,
-                worker,
-                attempt,
-            )
-        )
+        text = span.status_message or str(own("pdtrace.error") or result or f"{stage} failed")
+        out.failures.append(Failure(_failed_stage(stage), text, span.end_ns, worker, attempt))
     if stage == "prefill":
         _read_prefill(span, role, out)
     elif stage == "handoff":
-        mode = attributes.get("pdtrace.handoff.mode")
+        mode = own("pdtrace.handoff.mode")
         if mode in _HANDOFF_MODES:
             out.fact("mode", mode)
     elif stage == "decode" and span.end_ns and not failed:
         out.facts["answered"] = True
+    return attempt
 
 
-def _read_first_token(stages: Sequence[tuple[Span, str, int]], out: Reading) -> None:
+def _read_names(span: Span, out: Reading) -> None:
+    """What the request, its model and its run are called; every span may say so, the first that does is believed."""
+    facts, own = out.facts, span.attributes.get
+    if "request_id" not in facts:
+        out.fact("request_id", own("pdtrace.request.id"))
+    if "model" not in facts:
+        out.fact("model", own("gen_ai.request.model"))
+    if "run" not in facts:
+        out.fact("run", _attribute(span, "pdtrace.run"))
+
+
+def _read_first_token(answers: Sequence[tuple[Span, str, int]], last: int, out: Reading) -> None:
     """D's first token that a user can have seen: the end of first_token, else the start of decode.
 
     A first token of an attempt that was thrown away never left the router, unless that attempt went on to decode.
     """
     seen: dict[int, Span] = {}
     decoding: dict[int, Span] = {}
-    last = max((attempt for _, _, attempt in stages), default=0)
-    for span, stage, attempt in stages:
+    for span, stage, attempt in answers:
         if stage == "first_token" and span.end_ns and span.status != _ERROR:
             seen.setdefault(attempt, span)
         elif stage == "decode":
