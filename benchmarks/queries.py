@@ -51,15 +51,13 @@ SELECT
     CASE WHEN NOT refused THEN e END AS section_decode_queue_ns, CASE WHEN NOT refused THEN f END AS section_first_token_ns,
     d // 2 AS hidden_handoff_ns, c // 2 AS saving_prefill_ns, d AS saving_handoff_ns, []::VARCHAR[] AS saving_unknown,
     CASE WHEN refused THEN '{"ingress":150000000}' END AS sections_to_end,
-    list_transform(['ingress', 'prefill_queue', 'prefill', 'handoff', 'decode_queue', 'first_token'], lambda stage:
-        {'to_end': false, 'stage': stage, 'start_ns': t0_ns, 'end_ns': t0_ns + a}) AS sections,
-    [] AS activities,
     CASE WHEN i % 2 = 0 THEN [{'name': 'router', 'ttft_ns': c, 'measures': 'dispatch to token'}] ELSE [] END AS ttft_claims,
-    [] AS evidence,
     CASE WHEN i % 10 = 0 THEN [{'code': 'no_edge_span', 'text': 'no front end was seen'}] ELSE [] END AS warnings,
     CASE WHEN i % 10 = 0 THEN [{'clock': 'host:' || i % 8, 'reference': 'host:a', 'low_ns': -a, 'high_ns': a,
         'applied_ns': 0}] ELSE [] END AS offsets,
-    []::BIGINT[] AS token_times_ns
+    '{"sections":[' || array_to_string(list_transform(['ingress', 'prefill_queue', 'prefill', 'handoff', 'decode_queue',
+        'first_token'], lambda stage: '["' || stage || '",' || t0_ns || ',' || t0_ns + a || ']'), ',')
+        || '],"sections_to_end":[],"activities":[],"evidence":[],"token_times_ns":[]}' AS details
 FROM timed
 """
 SOURCES = """

@@ -9,7 +9,7 @@ SELECT
     received_ns, clock, ttft_ns, ttft_basis, prefill_worker, decode_worker, input_tokens, output_tokens, cached_tokens,
     attempts, stitched_by, http_status, wasted_ns, wasted_gpu_seconds, span_count,
     COLUMNS('^(section|hidden|saving)_.*_ns$'), saving_unknown, sections_to_end,
-    sections, activities, ttft_claims, evidence, warnings, offsets, token_times_ns
+    ttft_claims, warnings, offsets, details
 FROM requests
 WHERE uid IN (SELECT unnest($uids::VARCHAR[]))
 ORDER BY t0_ns, uid

@@ -2,15 +2,15 @@
 --
 -- Parameters:
 --   $id   a uid, request id, alias or trace id, exactly
--- Columns: as requests.sql, with the nested lists in full (sections, activities, evidence, warnings, offsets,
---   token_times_ns). JSON text: activities.detail, evidence.value, sections_to_end.
+-- Columns: as requests.sql, with offsets (list of clock, reference, low_ns, high_ns, applied_ns) and details: JSON text
+--   with sections, activities, evidence and token times (pdtrace/store/details.py). JSON text too: sections_to_end.
 -- Units: ns, Unix ns for stamps. NULL: unknown.
 SELECT
     uid, request_id, aliases, trace_ids, sources, dialects, model, run, outcome, outcome_text, mode, t0_ns, t1_ns, end_ns, last_ns,
     received_ns, clock, ttft_ns, ttft_basis, prefill_worker, decode_worker, input_tokens, output_tokens, cached_tokens,
     attempts, stitched_by, http_status, wasted_ns, wasted_gpu_seconds, span_count,
     COLUMNS('^(section|hidden|saving)_.*_ns$'), saving_unknown, sections_to_end,
-    sections, activities, ttft_claims, evidence, warnings, offsets, token_times_ns
+    ttft_claims, warnings, offsets, details
 FROM requests
 WHERE uid = $id OR request_id = $id OR list_contains(aliases, $id) OR list_contains(trace_ids, $id)
 ORDER BY t0_ns, uid

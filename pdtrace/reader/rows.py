@@ -15,6 +15,7 @@ import orjson
 from pdtrace.model import Span
 from pdtrace.reader.contract import Row
 from pdtrace.stages import HIDEABLE, STAGES
+from pdtrace.store.details import read_details
 from pdtrace.store.encoding import dumps
 
 #: Scalar keys that a request row copies from its table row.
@@ -68,14 +69,14 @@ def full_request_row(row: Row) -> Row:
     """One request in full: the row of ``requests`` and every list."""
     result = request_row(row)
     ttft_ns = row["ttft_ns"]
-    sections: list[Row] = row["sections"]
+    details = read_details(row["details"])
     result["aliases"] = row["aliases"]
     result["dialects"] = row["dialects"]
     result["sources"] = row["sources"]
     result["wasted_gpu_seconds"] = row["wasted_gpu_seconds"]
-    result["activities"] = [_activity(a) for a in row["activities"]]
-    result["section_list"] = _section_list(sections, to_end=False)
-    result["section_list_to_end"] = _section_list(sections, to_end=True)
+    result["activities"] = [dict(a, open=a["end_ns"] == 0) for a in details["activities"]]
+    result["section_list"] = details["sections"]
+    result["section_list_to_end"] = details["sections_to_end"]
     result["ttft_claims"] = [
         {
             "name": claim["name"],
@@ -85,10 +86,10 @@ def full_request_row(row: Row) -> Row:
         }
         for claim in row["ttft_claims"]
     ]
-    result["evidence"] = [dict(e, value=orjson.loads(e["value"])) for e in row["evidence"]]
+    result["evidence"] = details["evidence"]
     result["warning_list"] = row["warnings"]
     result["offsets"] = row["offsets"]
-    result["token_times_ns"] = row["token_times_ns"]
+    result["token_times_ns"] = details["token_times_ns"]
     return result
 
 
@@ -135,14 +136,6 @@ def _first_of_each(claims: list[Row]) -> dict[str, int]:
 
 def _codes(warnings: list[Row]) -> list[str]:
     return list(dict.fromkeys(w["code"] for w in warnings))
-
-
-def _activity(activity: Row) -> Row:
-    return dict(activity, open=activity["end_ns"] == 0, detail=orjson.loads(activity["detail"]))
-
-
-def _section_list(sections: list[Row], *, to_end: bool) -> list[list[Any]]:
-    return [[s["stage"], s["start_ns"], s["end_ns"]] for s in sections if s["to_end"] is to_end]
 
 
 def _plain(value: Any) -> Any:

@@ -30,10 +30,10 @@ class Connection:
     Source: measured on DuckDB 2.0.1; docs/adr/0001 has the decision.
     """
 
-    def __init__(self, path: str | Path, *, read_only: bool = False) -> None:
+    def __init__(self, path: str | Path, *, read_only: bool = False, threads: int | None = None) -> None:
         self.path = str(path)
         self.read_only = read_only
-        self._writer = _open(self.path, read_only=read_only)
+        self._writer = _open(self.path, read_only=read_only, threads=threads)
         self._writing = threading.RLock()
         self._idle: list[duckdb.DuckDBPyConnection] = []
         self._all: list[duckdb.DuckDBPyConnection] = []
@@ -116,15 +116,18 @@ class Connection:
             self.checkpoint()
 
 
-def _open(path: str, *, read_only: bool) -> duckdb.DuckDBPyConnection:
+def _open(path: str, *, read_only: bool, threads: int | None) -> duckdb.DuckDBPyConnection:
     if path != MEMORY:
         if read_only and not Path(path).exists():
             raise StoreError(f"{path} does not exist; `pdtrace ingest PATH --db {path}` makes it")
         folder = Path(path).resolve().parent
         if not folder.is_dir():
             raise StoreError(f"{folder} is not a folder; make it or choose another --db")
+    config: dict[str, str | bool | int | float | list[str]] = {"checkpoint_threshold": "1GB"}
+    if threads is not None:
+        config["threads"] = threads
     try:
-        con = duckdb.connect(path, read_only=read_only, config={"checkpoint_threshold": "1GB"})
+        con = duckdb.connect(path, read_only=read_only, config=config)
     except duckdb.IOException as error:
         text = str(error)
         if "lock" in text.lower():

@@ -19,6 +19,7 @@ from pdtrace.store import derived_rows, raw_rows, raw_writer, source_keys
 from pdtrace.store.columns import good_and_bad
 from pdtrace.store.connection import Connection
 from pdtrace.store.contract import Added, KeyRow
+from pdtrace.store.derived_sources import MOST_KNOWN, DerivedSources
 from pdtrace.store.encoding import loads
 from pdtrace.store.migrate import migrate
 from pdtrace.store.repeats import RECORD_IDENTITY, SPAN_IDENTITY, sort_out
@@ -35,24 +36,28 @@ class DuckDBStore:
     Args:
         path: the file, made if it is not there; ":memory:" for a store that vanishes.
         read_only: open an existing file for reading; any number of processes may, while no one writes.
+        threads: DuckDB's threads; None = one a core. Writing alone takes less CPU time with 1, large questions end
+            sooner with more.
 
     Raises:
         StoreError: the file is held by another process, is not a store, or has another schema version.
     """
 
-    def __init__(self, path: str | Path, *, read_only: bool = False) -> None:
-        self._connection = Connection(path, read_only=read_only)
+    def __init__(self, path: str | Path, *, read_only: bool = False, threads: int | None = None) -> None:
+        self._connection = Connection(path, read_only=read_only, threads=threads)
         self.path = self._connection.path
         try:
             with self._connection.reading() as con:
                 migrate(con, read_only=read_only)
                 known = con.execute("SELECT resource_id FROM resources").fetchall()
                 latest = con.execute("SELECT max(start_ns) FROM spans").fetchall()
+                derived = None if read_only else _derived_sources(con)
         except BaseException:
             self._connection.close()
             raise
         self._resource_ids = {row[0] for row in known}
         self._seen = Seen(latest[0][0])
+        self._derived = DerivedSources(derived)
 
     def bytes_on_disk(self) -> int | None:
         """File and write-ahead log; None in memory."""
@@ -146,8 +151,11 @@ class DuckDBStore:
     def replace_requests(self, sources: Collection[str], requests: Sequence[Request]) -> None:
         """Drop every request made of any of ``sources`` and insert ``requests`` with all that belongs to them."""
         table, good, bad = good_and_bad(requests, derived_rows.requests_table)
+        replaced = self._derived.suspects(sources)
+        self._derived.add(source for request in good for source in request.sources)
         with self._connection.transaction() as con:
-            _drop_requests(con, sources, good)
+            if replaced:
+                _drop_requests(con, replaced, good)
             if good:
                 con.register("new_requests", table)
                 con.execute("INSERT INTO requests BY NAME SELECT * FROM new_requests")
@@ -168,6 +176,7 @@ class DuckDBStore:
         with self._connection.transaction() as con:
             con.execute("DELETE FROM requests")
             con.execute("DELETE FROM request_sources")
+        self._derived.clear()
 
     def query(self, name: str, parameters: Mapping[str, Any]) -> pa.Table:
         """Run a named query.
@@ -189,6 +198,12 @@ class DuckDBStore:
     def close(self) -> None:
         """Checkpoint and close."""
         self._connection.close()
+
+
+def _derived_sources(con: duckdb.DuckDBPyConnection) -> list[str] | None:
+    """Sources that requests were made of; None if they are too many to keep."""
+    rows = con.execute("SELECT source FROM request_sources LIMIT $most", {"most": MOST_KNOWN + 1}).fetchall()
+    return None if len(rows) > MOST_KNOWN else [row[0] for row in rows]
 
 
 def _drop_requests(con: duckdb.DuckDBPyConnection, sources: Collection[str], new: Sequence[Request]) -> None:

@@ -46,6 +46,14 @@ def dumps_all(values: Sequence[Value]) -> list[str]:
     return [text if _is_plain(text) else dumps(value) for text, value in zip(texts, values, strict=True)]
 
 
+def is_plain(value: Value) -> bool:
+    """Whether every JSON encoder writes ``value`` as ``dumps`` does. False is no more than a doubt (e.g. for None)."""
+    try:
+        return _is_plain(orjson.dumps(value).decode())
+    except TypeError:
+        return False
+
+
 def canonical(value: Value) -> str:
     """The same with sorted keys: equal for equal values, whatever the order of their keys."""
     return _dump(value, orjson.OPT_SORT_KEYS)

@@ -78,16 +78,12 @@ CREATE TABLE requests (
     saving_unattributed_ns BIGINT,
     saving_unknown VARCHAR[] NOT NULL,  -- stages that took time and of which no saving can be told
     sections_to_end VARCHAR,            -- JSON {stage: ns} of a request without a first token; else NULL
-    sections STRUCT(to_end BOOLEAN, stage VARCHAR, start_ns BIGINT, end_ns BIGINT)[] NOT NULL,
-    activities STRUCT(
-        stage VARCHAR, start_ns BIGINT, end_ns BIGINT, worker VARCHAR, "role" VARCHAR, attempt INTEGER, clock VARCHAR,
-        span_id VARCHAR, dialect VARCHAR, rank VARCHAR, chunk VARCHAR, side VARCHAR, failed BOOLEAN, hedge BOOLEAN,
-        gpus INTEGER, detail VARCHAR)[] NOT NULL,
     ttft_claims STRUCT("name" VARCHAR, ttft_ns BIGINT, measures VARCHAR)[] NOT NULL,
-    evidence STRUCT("name" VARCHAR, "value" VARCHAR, unit VARCHAR, "text" VARCHAR, span_id VARCHAR)[] NOT NULL,
     warnings STRUCT(code VARCHAR, "text" VARCHAR)[] NOT NULL,
     offsets STRUCT(clock VARCHAR, reference VARCHAR, low_ns BIGINT, high_ns BIGINT, applied_ns BIGINT)[] NOT NULL,
-    token_times_ns BIGINT[] NOT NULL
+    -- JSON (pdtrace/store/details.py): sections, activities, evidence, token times; only ever read for single requests.
+    -- One text costs a third of nested columns to write, and zstd half their space and a third of their checkpoint.
+    details VARCHAR USING COMPRESSION zstd NOT NULL
 );
 
 CREATE TABLE request_sources (          -- which requests a trace or a record went into
@@ -98,16 +94,35 @@ CREATE TABLE request_sources (          -- which requests a trace or a record we
 );
 
 CREATE VIEW sections AS
-    SELECT uid, t0_ns, generate_subscripts(sections, 1) AS position, unnest(sections, recursive := true) FROM requests;
+    SELECT uid, t0_ns, position, to_end, section ->> 0 AS stage, CAST(section ->> 1 AS BIGINT) AS start_ns,
+        CAST(section ->> 2 AS BIGINT) AS end_ns
+    FROM (
+        SELECT uid, t0_ns, to_end, generate_subscripts(list, 1) AS position, unnest(list) AS section
+        FROM (
+            SELECT uid, t0_ns, false AS to_end, CAST(details -> 'sections' AS JSON[]) AS list FROM requests
+            UNION ALL
+            SELECT uid, t0_ns, true, CAST(details -> 'sections_to_end' AS JSON[]) FROM requests
+        )
+    );
 CREATE VIEW activities AS
-    SELECT uid, t0_ns, generate_subscripts(activities, 1) AS position, unnest(activities, recursive := true) FROM requests;
+    SELECT uid, t0_ns, generate_subscripts(list, 1) AS position, unnest(list, recursive := true)
+    FROM (
+        SELECT uid, t0_ns, CAST(details -> 'activities' AS STRUCT(
+            stage VARCHAR, start_ns BIGINT, end_ns BIGINT, worker VARCHAR, "role" VARCHAR, attempt INTEGER,
+            clock VARCHAR, span_id VARCHAR, dialect VARCHAR, rank VARCHAR, chunk VARCHAR, side VARCHAR, failed BOOLEAN,
+            hedge BOOLEAN, gpus INTEGER, detail JSON)[]) AS list
+        FROM requests
+    );
 CREATE VIEW ttft_claims AS
     SELECT uid, t0_ns, unnest(ttft_claims, recursive := true) FROM requests;
 CREATE VIEW evidence AS
-    SELECT uid, t0_ns, unnest(evidence, recursive := true) FROM requests;
+    SELECT uid, t0_ns, fact ->> 0 AS "name", fact -> 1 AS "value", fact ->> 2 AS unit, fact ->> 3 AS "text",
+        fact ->> 4 AS span_id
+    FROM (SELECT uid, t0_ns, unnest(CAST(details -> 'evidence' AS JSON[])) AS fact FROM requests);
 CREATE VIEW warnings AS
     SELECT uid, t0_ns, unnest(warnings, recursive := true) FROM requests;
 CREATE VIEW clock_offsets AS
     SELECT uid, t0_ns, unnest(offsets, recursive := true) FROM requests;
 CREATE VIEW token_times AS
-    SELECT uid, t0_ns, generate_subscripts(token_times_ns, 1) AS position, unnest(token_times_ns) AS token_ns FROM requests;
+    SELECT uid, t0_ns, generate_subscripts(list, 1) AS position, unnest(list) AS token_ns
+    FROM (SELECT uid, t0_ns, CAST(details -> 'token_times_ns' AS BIGINT[]) AS list FROM requests);
