@@ -54,6 +54,6 @@ def _details(r: Request) -> _Details:
 
 def _exact(r: Request) -> _Details:
     """Details with values that plain JSON has no word for."""
-    activities = [replace(a, detail=cast(dict[str, Value], msgspec.Raw(dumps(a.detail)))) for a in r.activities]
+    activities = [replace(a, detail=cast("dict[str, Value]", msgspec.Raw(dumps(a.detail)))) for a in r.activities]
     evidence = [e._replace(value=msgspec.Raw(dumps(e.value))) for e in r.evidence]
     return _Details(r.sections, r.sections_to_end, activities, evidence, r.token_times_ns)
