@@ -24,9 +24,12 @@ def align_clocks(draft: Draft) -> None:
     reading = draft.reading
     draft.clock = _reference(draft)
     stamped = _stamped(draft)
-    clocks = sorted({item.clock for item in stamped} | {b.clock_a for b in reading.before})
-    if len(clocks) < 2:
+    found = {item.clock for item in stamped}
+    if reading.before:
+        found.update([before.clock_a for before in reading.before])
+    if len(found) < 2:
         return
+    clocks = sorted(found)
     before = [*reading.before, *_causal_edges(draft, stamped)]
     # Least difference offset(B) - offset(A) that the edges from A to B demand.
     least: _Bounds = {}
@@ -48,9 +51,9 @@ def align_clocks(draft: Draft) -> None:
 
 
 def _reference(draft: Draft) -> str:
-    edges = sorted(draft.reading.edges, key=lambda e: (_EDGE_RANK[e.kind], e.start_ns, e.span_id))
+    edges = draft.reading.edges
     if edges:
-        return edges[0].clock
+        return (edges[0] if len(edges) == 1 else min(edges, key=_outermost)).clock
     visits: list[Envelope | Leg | Activity] = [*draft.worker_visits(), *draft.reading.activities]
     first = min(
         visits, key=lambda v: (v.role not in ("prefill", "aggregated"), v.start_ns, v.span_id, v.clock), default=None
@@ -59,6 +62,10 @@ def _reference(draft: Draft) -> str:
 
 
 _EDGE_RANK = {"client": 0, "frontend": 1, "router": 2, "": 3}
+
+
+def _outermost(edge: Edge) -> tuple[int, int, str]:
+    return _EDGE_RANK[edge.kind], edge.start_ns, edge.span_id
 
 
 def _stamped(draft: Draft) -> list[_Stamped]:

@@ -33,6 +33,7 @@ class Draft:
     edge: Edge | None = None  #: the edge whose clock and start define the window
     clock: str = ""  #: reference clock
     offsets: list[ClockOffset] = field(default_factory=list)
+    first_attempt_only: bool = False  #: nothing in it belongs to any attempt but the first; False: unknown or not so
     mode: str = "unknown"
     t0_ns: int = 0
     t1_ns: int | None = None

@@ -27,18 +27,19 @@ def judge(draft: Draft) -> None:
 
 def _find_end(draft: Draft) -> None:
     """The edge's end, else D's; None while nothing that answers the user has ended."""
-    closed = [e for e in draft.reading.edges if e.end_ns]
-    if any(not e.end_ns for e in draft.reading.edges):
+    edges = draft.reading.edges
+    if 0 in [e.end_ns for e in edges]:
         return
-    trusted = [e.end_ns for e in closed if e.end_is_trusted]
-    answering = [e.end_ns for e in draft.reading.envelopes if e.role in ("decode", "aggregated")]
-    finished = [a.end_ns for a in draft.reading.activities if a.stage == "decode" and not a.detail.get("open")]
+    trusted = [e.end_ns for e in edges if e.end_is_trusted]
     if trusted:
         draft.end_ns = max(trusted)
-    elif answering and 0 not in answering:
+        return
+    answering = [e.end_ns for e in draft.reading.envelopes if e.role in ("decode", "aggregated")]
+    finished = [a.end_ns for a in draft.reading.activities if a.stage == "decode" and not a.detail.get("open")]
+    if answering and 0 not in answering:
         draft.end_ns = max(answering)
-    elif closed:
-        draft.end_ns = max(e.end_ns for e in closed)
+    elif edges:
+        draft.end_ns = max(e.end_ns for e in edges)
     elif finished:
         draft.end_ns = max(finished)
     elif draft.reading.facts.get("ended_ns"):
@@ -46,7 +47,7 @@ def _find_end(draft: Draft) -> None:
 
 
 def _outcome(draft: Draft) -> tuple[str, str]:
-    _reading, facts = draft.reading, draft.reading.facts
+    facts = draft.reading.facts
     stated = facts.get("outcome")
     if stated in OUTCOMES:
         return str(stated), str(facts.get("error", ""))
@@ -57,10 +58,9 @@ def _outcome(draft: Draft) -> tuple[str, str]:
         return "invalid", text or f"HTTP {status}"
     if status in _REJECTED:
         return _rejected(draft, status, text)
-    answered = _answered(draft)
     if status is not None and status >= 400 and status not in _TIMED_OUT | {_CLIENT_CLOSED}:
         return (f"failed_{failure.stage}" if failure and failure.stage else "failed"), text or f"HTTP {status}"
-    if answered:
+    if _answered(draft):
         return ("ok_fallback", _fallback_text(draft, failure)) if _fell_back(draft) else ("ok", "")
     if failure is not None:
         return (f"failed_{failure.stage}" if failure.stage else "failed"), text
@@ -75,9 +75,9 @@ def _outcome(draft: Draft) -> tuple[str, str]:
 
 def _http_status(draft: Draft) -> int | None:
     """Status at the edge nearest to the user that knows one."""
-    for edge in sorted(draft.reading.edges, key=lambda e: (e.start_ns, e.span_id)):
-        if edge.http_status is not None:
-            return edge.http_status
+    knowing = [e for e in draft.reading.edges if e.http_status is not None]
+    if knowing:
+        return min(knowing, key=lambda e: (e.start_ns, e.span_id)).http_status
     status = draft.reading.facts.get("http_status")
     return int(status) if status is not None else None
 
@@ -116,8 +116,11 @@ def _answered(draft: Draft) -> bool:
 
 def _fell_back(draft: Draft) -> bool:
     reading = draft.reading
+    retried = not draft.first_attempt_only and any(
+        item.role and item.attempt > 0 for item in (*draft.worker_visits(), *reading.activities)
+    )
     return (
-        any(item.role and item.attempt > 0 for item in (*draft.worker_visits(), *reading.activities))
+        retried
         or "recompute" in [activity.stage for activity in reading.activities]
         or any(f.stage for f in reading.failures)
         or int(reading.facts.get("attempts") or 1) > 1
@@ -170,10 +173,8 @@ def _add_waste(draft: Draft) -> None:
 def _thrown_away(draft: Draft) -> list[Activity]:
     """Activities of attempts that a later one replaced, of loads given up, and of prefills nobody used."""
     reading = draft.reading
-    may_waste = draft.outcome == "rejected" or any(
-        item.attempt or item.stage == "recompute" for item in reading.activities
-    )
-    if not may_waste and not any(visit.attempt for visit in draft.worker_visits()):
+    recomputed = "recompute" in [activity.stage for activity in reading.activities]
+    if draft.first_attempt_only and draft.outcome != "rejected" and not recomputed:
         return []
     activities = [a for a in reading.activities if a.stage not in _NEVER_WASTED]
     last: dict[str, int] = {}

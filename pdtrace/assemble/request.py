@@ -20,12 +20,11 @@ from pdtrace.assemble.group import Group, group
 from pdtrace.assemble.noise import telling_spans
 from pdtrace.charge import Activities, savings
 from pdtrace.charge import charge as charge_windows
-from pdtrace.charge.rule import CODE_OF_STAGE
+from pdtrace.charge.rule import CODE_OF_STAGE, Ints
 from pdtrace.dialects import DIALECTS
 from pdtrace.dialects.contract import Tree
 from pdtrace.model import (
     Activity,
-    Envelope,
     Evidence,
     Identity,
     Key,
@@ -171,32 +170,8 @@ def _note_links(draft: Draft) -> None:
 def _charge(drafts: list[Draft], run: str | None) -> list[Request]:
     """Charge all windows in one batch, then build the requests."""
     ends = [_window_end(draft) for draft in drafts]
-    rows = [
-        [
-            *(
-                (CODE_OF_STAGE[a.stage], a.start_ns, a.end_ns)
-                for a in draft.reading.activities
-                if a.stage in CODE_OF_STAGE
-            ),
-            *_containers(draft, end_ns),
-        ]
-        for draft, end_ns in zip(drafts, ends, strict=True)
-    ]
-    flat = [row for request in rows for row in request]
-    try:
-        table = np.array(flat, dtype=np.int64).reshape(-1, 3)
-    except OverflowError:  # a damaged stamp or duration: beyond what 64 bits hold is beyond any window
-        clipped = [(stage, min(start, _INT64_MAX), min(end, _INT64_MAX)) for stage, start, end in flat]
-        table = np.array(clipped, dtype=np.int64).reshape(-1, 3)
     charged = charge_windows(
-        np.array([draft.t0_ns for draft in drafts], dtype=np.int64),
-        np.array(ends, dtype=np.int64),
-        Activities(
-            np.concatenate([[0], np.cumsum([len(request) for request in rows], dtype=np.int64)]).astype(np.int64),
-            table[:, 0].astype(np.int8),
-            table[:, 1],
-            table[:, 2],
-        ),
+        np.array([draft.t0_ns for draft in drafts], dtype=np.int64), np.array(ends, dtype=np.int64), _rows(drafts, ends)
     )
     stages = map(STAGES.__getitem__, charged.stage.tolist())
     sections = list(map(Section, stages, charged.start_ns.tolist(), charged.end_ns.tolist()))
@@ -211,6 +186,7 @@ def _charge(drafts: list[Draft], run: str | None) -> list[Request]:
 
 
 _INT64_MAX: Final = 2**63 - 1
+_CONTAINER: Final = CODE_OF_STAGE["container"]
 
 
 def _window_end(draft: Draft) -> int:
@@ -220,12 +196,34 @@ def _window_end(draft: Draft) -> int:
     return min(max(draft.t0_ns, end_ns), _INT64_MAX)
 
 
-def _containers(draft: Draft, window_end_ns: int) -> list[tuple[int, int, int]]:
-    """Front end, router and client spans hold the request while nothing finer does. An open one lasts."""
-    return [
-        (CODE_OF_STAGE["container"], edge.start_ns, edge.end_ns or max(edge.start_ns, window_end_ns))
-        for edge in draft.reading.edges
-    ]
+def _rows(drafts: list[Draft], window_ends_ns: list[int]) -> Activities:
+    """What the rule charges: activities of a stage it knows, and edges, which hold the request while nothing finer does.
+
+    An open edge lasts to the end of the window.
+    """
+    offsets, codes, starts_ns, ends_ns = [0], list[int](), list[int](), list[int]()
+    for draft, window_end_ns in zip(drafts, window_ends_ns, strict=True):
+        for activity in draft.reading.activities:
+            code = CODE_OF_STAGE.get(activity.stage)
+            if code is not None:
+                codes.append(code)
+                starts_ns.append(activity.start_ns)
+                ends_ns.append(activity.end_ns)
+        for edge in draft.reading.edges:
+            codes.append(_CONTAINER)
+            starts_ns.append(edge.start_ns)
+            ends_ns.append(edge.end_ns or max(edge.start_ns, window_end_ns))
+        offsets.append(len(codes))
+    return Activities(
+        np.array(offsets, dtype=np.int64), np.array(codes, dtype=np.int8), _stamps(starts_ns), _stamps(ends_ns)
+    )
+
+
+def _stamps(stamps_ns: list[int]) -> Ints:
+    try:
+        return np.array(stamps_ns, dtype=np.int64)
+    except OverflowError:  # a damaged stamp or duration: beyond what 64 bits hold is beyond any window
+        return np.array([min(stamp, _INT64_MAX) for stamp in stamps_ns], dtype=np.int64)
 
 
 def _request(draft: Draft, sections: list[Section], hidden_ns: dict[str, int], run: str | None) -> Request:
@@ -233,7 +231,7 @@ def _request(draft: Draft, sections: list[Section], hidden_ns: dict[str, int], r
     has_token = draft.t1_ns is not None
     records = draft.group.records
     own_traces = {span.trace_id for span in spans}
-    trace_ids = sorted({*own_traces, *(r.trace_id for r in records if r.trace_id)})
+    trace_ids = sorted(own_traces.union([r.trace_id for r in records if r.trace_id]))
     uid = _uid(draft)
     workers = _workers(draft)
     _note_wait_after_failure(draft)
@@ -242,8 +240,8 @@ def _request(draft: Draft, sections: list[Section], hidden_ns: dict[str, int], r
         request_id=str(facts.get("request_id") or (trace_ids[0] if trace_ids else uid)),
         aliases=[str(alias) for alias in facts.get("aliases", [])],
         trace_ids=trace_ids,
-        sources=sorted({*own_traces, *(record.source for record in records)}),
-        dialects=sorted({*draft.dialects, *map(_reader_of, records)}),
+        sources=sorted(own_traces.union([record.source for record in records])),
+        dialects=sorted(draft.dialects.union(map(_reader_of, records))),
         model=_text(facts.get("model")),
         run=_text(facts.get("run")) or run,
         outcome=draft.outcome,
@@ -253,7 +251,7 @@ def _request(draft: Draft, sections: list[Section], hidden_ns: dict[str, int], r
         t1_ns=draft.t1_ns,
         end_ns=draft.end_ns,
         last_ns=draft.last_ns,
-        received_ns=max((s.received_ns for s in spans), default=0),
+        received_ns=max([s.received_ns for s in spans], default=0),
         clock=draft.clock,
         ttft_ns=draft.t1_ns - draft.t0_ns if draft.t1_ns is not None else None,
         ttft_basis=draft.ttft_basis,
@@ -268,7 +266,7 @@ def _request(draft: Draft, sections: list[Section], hidden_ns: dict[str, int], r
         sections=sections if has_token else [],
         sections_to_end=[] if has_token else sections,
         hidden_ns=hidden_ns,
-        saving_ns=_savings(draft, sections) if has_token else {},
+        saving_ns=_savings(draft, sections, hidden_ns) if has_token else {},
         wasted_ns=draft.wasted_ns,
         wasted_gpu_seconds=draft.wasted_gpu_seconds,
         http_status=next((e.http_status for e in reading.edges if e.http_status is not None), None),
@@ -306,21 +304,28 @@ def _text(value: object) -> str | None:
 def _workers(draft: Draft) -> tuple[str | None, str | None]:
     """The workers of the last attempt, by their own name before their caller's; an aggregated worker is both."""
     facts = draft.reading.facts
-    found: list[str | None] = []
-    visits = draft.worker_visits()
-    for role, fact in (("prefill", "prefill_worker"), ("decode", "decode_worker")):
-        roles = (role, "aggregated")
-        named = [(v.attempt, isinstance(v, Envelope), -v.start_ns, v.worker) for v in visits if v.role in roles]
-        named = named or [(a.attempt, False, -a.start_ns, a.worker) for a in draft.of_role(*roles)]
-        best = max((candidate for candidate in named if candidate[3]), default=None)
-        found.append(_text(facts.get(fact)) or (best[3] if best else None))
-    return found[0], found[1]
+    return (
+        _text(facts.get("prefill_worker")) or _last_worker(draft, ("prefill", "aggregated")),
+        _text(facts.get("decode_worker")) or _last_worker(draft, ("decode", "aggregated")),
+    )
+
+
+def _last_worker(draft: Draft, roles: tuple[str, str]) -> str | None:
+    reading = draft.reading
+    named = [(e.attempt, True, -e.start_ns, e.worker) for e in reading.envelopes if e.role in roles]
+    named += [(leg.attempt, False, -leg.start_ns, leg.worker) for leg in reading.legs if leg.role in roles]
+    if not named:
+        named = [(a.attempt, False, -a.start_ns, a.worker) for a in reading.activities if a.role in roles]
+    best = max([candidate for candidate in named if candidate[3]], default=None)
+    return best[3] if best else None
 
 
 def _tokens(draft: Draft, name: str) -> int | None:
     stated = draft.reading.facts.get(name)
     if isinstance(stated, int):
         return stated
+    if not draft.reading.envelopes:
+        return None
     wanted = ("decode", "aggregated") if name == "output_tokens" else ("prefill", "aggregated", "decode")
     for role in wanted:
         values = [getattr(e, name) for e in draft.reading.envelopes if e.role == role]
@@ -344,14 +349,17 @@ def _cached_tokens(draft: Draft) -> int | None:
 
 
 def _attempts(draft: Draft) -> int:
+    stated = int(draft.reading.facts.get("attempts") or 1)
+    if draft.first_attempt_only:
+        return max(1, stated)
     seen = [i.attempt for i in (*draft.worker_visits(), *draft.reading.activities)]
-    return max(max(seen, default=0) + 1, int(draft.reading.facts.get("attempts") or 1))
+    return max(max(seen, default=0) + 1, stated)
 
 
-def _savings(draft: Draft, sections: list[Section]) -> dict[str, int | None]:
+def _savings(draft: Draft, sections: list[Section], hidden_ns: dict[str, int]) -> dict[str, int | None]:
     assert draft.t1_ns is not None
-    activities = [(a.stage, a.start_ns, a.end_ns) for a in draft.reading.activities]
-    return savings(draft.t0_ns, draft.t1_ns, sections, activities)
+    activities = ((a.stage, a.start_ns, a.end_ns) for a in draft.reading.activities)
+    return savings(draft.t0_ns, draft.t1_ns, sections, activities, hidden=hidden_ns)
 
 
 def _shown_containers(draft: Draft) -> list[Activity]:

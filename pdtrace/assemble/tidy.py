@@ -15,7 +15,7 @@ from pdtrace.stages import STAGES
 
 def drop_negative(draft: Draft) -> None:
     """An activity that ends before it starts says nothing: it is shown as a warning, never as time."""
-    if not any(activity.end_ns and activity.end_ns < activity.start_ns for activity in draft.reading.activities):
+    if not [True for activity in draft.reading.activities if activity.end_ns < activity.start_ns and activity.end_ns]:
         return
     kept = []
     for activity in draft.reading.activities:
@@ -32,8 +32,11 @@ def drop_negative(draft: Draft) -> None:
 
 def close_open(draft: Draft) -> None:
     """What has started and not ended lasts until now (live) or the last stamp seen (files)."""
-    items = (*draft.reading.activities, *draft.worker_visits(), *draft.reading.edges)
-    draft.last_ns = max([draft.last_ns, *[i.start_ns for i in items], *[i.end_ns for i in items]])
+    for item in (*draft.reading.activities, *draft.worker_visits(), *draft.reading.edges):
+        if item.start_ns > draft.last_ns:
+            draft.last_ns = item.start_ns
+        if item.end_ns > draft.last_ns:
+            draft.last_ns = item.end_ns
     for activity in draft.reading.activities:
         if not activity.end_ns:
             activity.end_ns = max(activity.start_ns, draft.horizon_ns)
@@ -43,7 +46,9 @@ def close_open(draft: Draft) -> None:
 def cut_attempts(draft: Draft) -> None:
     """An attempt's activities end where the next attempt of that leg starts, declared hedges excepted."""
     activities = draft.reading.activities
-    if len({item.attempt for item in (*draft.worker_visits(), *activities)}) < 2:
+    attempts = {item.attempt for item in (*draft.worker_visits(), *activities)}
+    draft.first_attempt_only = attempts <= {0}
+    if len(attempts) < 2:
         return
     starts: dict[str, dict[int, int]] = defaultdict(dict)
     for item in (*draft.worker_visits(), *activities):
@@ -75,7 +80,7 @@ def cut_abandoned_loads(draft: Draft) -> None:
 
 def merge_ranks(draft: Draft) -> None:
     """Ranks of one transfer (or pass) are one activity per chunk: the union of their intervals."""
-    if not any(activity.rank for activity in draft.reading.activities):
+    if not [True for activity in draft.reading.activities if activity.rank]:
         return
     ranked: dict[tuple[object, ...], list[Activity]] = defaultdict(list)
     result = []

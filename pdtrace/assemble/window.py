@@ -120,10 +120,11 @@ def _claim(claims: dict[str, TtftClaim], name: str, ttft_ns: int) -> None:
 def tell_mode(draft: Draft) -> None:
     """aggregated, sequential, overlapped, internal, prefill_on_decode or unknown; a dialect's own word wins."""
     stated = draft.reading.facts.get("mode")
-    prefill, decode = _extent(draft, "prefill"), _extent(draft, "decode")
     if stated:
         draft.mode = str(stated)
-    elif prefill and decode:
+        return
+    prefill, decode = _extent(draft, "prefill"), _extent(draft, "decode")
+    if prefill and decode:
         draft.mode = "sequential" if decode[0] >= prefill[1] else "overlapped"
     elif decode and _prompt_on_decode(draft):
         draft.mode = "prefill_on_decode"
@@ -148,7 +149,8 @@ def _extent(draft: Draft, role: str) -> tuple[int, int] | None:
     visits = visits or [a for a in draft.reading.activities if a.role == role and a.stage not in _NOT_A_VISIT]
     if not visits:
         return None
-    first_attempt = min([visit.attempt for visit in visits])
-    first = [visit for visit in visits if visit.attempt == first_attempt]
-    starts = [visit.start_ns for visit in first]
-    return min(starts), max(starts + [visit.end_ns for visit in first])
+    if not draft.first_attempt_only:
+        first_attempt = min([visit.attempt for visit in visits])
+        visits = [visit for visit in visits if visit.attempt == first_attempt]
+    starts = [visit.start_ns for visit in visits]
+    return min(starts), max(starts + [visit.end_ns for visit in visits])

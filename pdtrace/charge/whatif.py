@@ -17,8 +17,7 @@ node's new end plus its own tail after it, and no sooner than its own length aft
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -74,6 +73,8 @@ def savings(
     t1_ns: int,
     sections: Iterable[tuple[str, int, int]],
     activities: Iterable[tuple[str, int, int]],
+    *,
+    hidden: Collection[str] | None = None,
 ) -> dict[str, int | None]:
     """Saving of every stage that is on the request's path or hidden behind it.
 
@@ -81,29 +82,34 @@ def savings(
         t0_ns, t1_ns: The TTFT window.
         sections: (stage, start_ns, end_ns) as charged.
         activities: (stage, start_ns, end_ns) on the same clock.
+        hidden: Stages with hidden time, as charged, if that is known: without any the sections are the whole graph.
 
     Returns:
         Stage -> ns by which the first token would come sooner; None for opaque and unattributed time, and for every
         stage of a request with more than MOST_NODES runs.
     """
     sections = list(sections)
+    if hidden is not None and len(sections) <= MOST_NODES and _BY_ACTIVITY.isdisjoint(hidden):
+        return _of_chain(sections)
     runs = _runs(t0_ns, t1_ns, sections, activities)
     stages = {stage for stage, _, _ in sections} | {stage for _, _, _, stage in runs}
     result: dict[str, int | None] = dict.fromkeys(stage for stage in STAGES if stage in stages)
     if len(runs) > MOST_NODES:
         return result
     asked = stages - _NO_SAVING
-    if not _overlap(runs):  # a plain chain: every stage saves its own length
-        result.update(dict.fromkeys(asked, 0))
-        for start_ns, _, end_ns, stage in runs:
-            if stage in asked:
-                result[stage] = (result[stage] or 0) + end_ns - start_ns
-        return result
     nodes = [_Node(stage, start_ns, end_ns) for start_ns, _, end_ns, stage in runs]
     order = _connect(t0_ns, nodes)
     for stage in asked:
         result[stage] = t1_ns - t0_ns - _first_token_after(t0_ns, t1_ns, nodes, order, without=stage)
     return result
+
+
+def _of_chain(sections: Sequence[tuple[str, int, int]]) -> dict[str, int | None]:
+    """Savings where one thing followed the other: every stage saves its own length."""
+    length_ns: dict[str, int] = {}
+    for stage, start_ns, end_ns in sections:
+        length_ns[stage] = length_ns.get(stage, 0) + end_ns - start_ns
+    return {stage: None if stage in _NO_SAVING else length_ns[stage] for stage in STAGES if stage in length_ns}
 
 
 def _runs(
@@ -133,10 +139,6 @@ def _union(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             merged.append((start, end))
     return merged
-
-
-def _overlap(runs: Sequence[_Run]) -> bool:
-    return any(after[0] < before[2] for before, after in itertools.pairwise(runs))
 
 
 def _connect(t0_ns: int, nodes: list[_Node]) -> list[int]:
