@@ -13,6 +13,8 @@ from pdtrace_dashboard.palette import COLOUR_OF_GROUP, ORDER, OUTLINE, UNKNOWN_G
 
 #: Height of a chart in pixels.
 HEIGHT = 260
+#: Streamlit 1.67 resets a zoom whenever new data come, except of a selection it is told to report (``on_select``).
+ZOOM = "zoom"
 
 
 def time_x(field: str, zone: str, first_ns: int, last_ns: int) -> alt.X:
@@ -33,6 +35,11 @@ def time_x(field: str, zone: str, first_ns: int, last_ns: int) -> alt.X:
 def length_title(what: str, unit: Unit) -> str:
     """Axis title of a length of time: "mean TTFT (ms)"."""
     return f"{what} ({unit.name})"
+
+
+def zoom() -> alt.Parameter:
+    """Zoom and pan in time. Named, so that a page that refreshes can keep it: see ``ZOOM``."""
+    return alt.selection_interval(name=ZOOM, bind="scales", encodings=["x"])
 
 
 def group_colour() -> alt.Color:

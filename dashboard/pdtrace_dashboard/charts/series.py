@@ -11,7 +11,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from pdtrace_dashboard.charts.axes import HEIGHT, length_title, time_x
+from pdtrace_dashboard.charts.axes import HEIGHT, length_title, time_x, zoom
 from pdtrace_dashboard.format import FEW, NS_PER_S, clock_time, duration, three_digits, unit_for
 from pdtrace_dashboard.palette import COLOUR_OF_PERCENTILE, COLOUR_OF_RATE
 
@@ -90,4 +90,4 @@ def _lines(
             alt.Tooltip("n:Q", title="requests (n)", format=","),
         ],
     )
-    return alt.layer(base.mark_line(invalid="break-paths-show-domains"), points.interactive(bind_y=False))
+    return alt.layer(base.mark_line(invalid="break-paths-show-domains"), points.add_params(zoom()))

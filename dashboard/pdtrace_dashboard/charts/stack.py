@@ -11,7 +11,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from pdtrace_dashboard.charts.axes import HEIGHT, group_colour, length_title, time_x, unknown_outline
+from pdtrace_dashboard.charts.axes import HEIGHT, group_colour, length_title, time_x, unknown_outline, zoom
 from pdtrace_dashboard.format import NS_PER_S, Unit, clock_time, duration, unit_for
 from pdtrace_dashboard.palette import ORDER, by_group
 
@@ -71,7 +71,7 @@ def over_time(rows: Sequence[Row], *, bucket_s: int, zone: str, what: str = "mea
             tooltip=_tooltip("when", "bucket from"),
             **unknown_outline(),
         )
-        .interactive(bind_y=False)
+        .add_params(zoom())
     )
 
 

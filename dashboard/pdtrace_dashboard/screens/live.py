@@ -9,11 +9,12 @@ import time
 from dataclasses import replace
 from typing import Final
 
+import altair as alt
 import streamlit as st
 
 from pdtrace.reader.contract import Filters, Row
 from pdtrace_dashboard import cards, headline, sidebar, source, states, words
-from pdtrace_dashboard.charts import counts, series, stack
+from pdtrace_dashboard.charts import axes, counts, series, stack
 from pdtrace_dashboard.format import NS_PER_S, clock_time, duration, known, rate
 from pdtrace_dashboard.view import View
 
@@ -49,14 +50,14 @@ def show(view: View) -> None:
     left, right = st.columns(2)
     with left:
         cards.section(f"Requests per second, {bucket_s} s buckets", f"{words.OFFERED} {words.FINISHED}")
-        st.altair_chart(series.rates(whole, bucket_s=bucket_s, zone=view.zone), key="live_rates")
+        zoomable(series.rates(whole, bucket_s=bucket_s, zone=view.zone), key="live_rates")
     with right:
         cards.section(f"TTFT percentiles, {bucket_s} s buckets", words.PERCENTILE)
-        st.altair_chart(series.percentiles(buckets, zone=view.zone), key="live_percentiles")
+        zoomable(series.percentiles(buckets, zone=view.zone), key="live_percentiles")
     cards.section(f"Where the mean TTFT goes, {bucket_s} s buckets", f"{words.MEAN} {words.STAGES}")
     cards.legend()
     rows = [{"bucket": r["bucket"], "n": r["first_tokens"], "sections": r["sections"]} for r in buckets]
-    st.altair_chart(stack.over_time(rows, bucket_s=bucket_s, zone=view.zone), key="live_stack")
+    zoomable(stack.over_time(rows, bucket_s=bucket_s, zone=view.zone), key="live_stack")
     left, right = st.columns(2)
     with left:
         cards.section(f"Outcomes of {sum(answer['outcomes'].values()):,} offered", words.OUTCOME)
@@ -65,6 +66,11 @@ def show(view: View) -> None:
         cards.section(f"In flight now: {flight['count']:,}, by stage", words.IN_FLIGHT)
         st.altair_chart(counts.in_flight(flight["by_stage"]), key="live_in_flight")
     oldest(answer, view)
+
+
+def zoomable(chart: alt.Chart | alt.LayerChart, key: str) -> None:
+    """A chart over time whose zoom outlives the refreshes. A zoom redraws this fragment, never the whole page."""
+    st.altair_chart(chart, key=key, on_select="rerun", selection_mode=axes.ZOOM)
 
 
 def since_first(buckets: list[Row]) -> list[Row]:
