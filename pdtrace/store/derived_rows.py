@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pdtrace.model import Request
 from pdtrace.stages import HIDEABLE, STAGES
-from pdtrace.store.details import details_texts
+from pdtrace.store.details import details_column
 from pdtrace.store.encoding import dumps
 
 _text, _int, _bool = pa.string(), pa.int64(), pa.bool_()
@@ -80,7 +80,7 @@ def requests_table(requests: Sequence[Request]) -> pa.Table:
     columns["ttft_claims"] = _structs([r.ttft_claims for r in requests], _CLAIM)
     columns["warnings"] = _structs([r.warnings for r in requests], _WARNING)
     columns["offsets"] = _structs([r.offsets for r in requests], _OFFSET)
-    columns["details"] = pa.array(details_texts(requests), _text)
+    columns["details"] = details_column(requests)
     return pa.table(columns)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import pytest
 
 from pdtrace.model import Activity, Evidence
-from pdtrace.store.details import details_texts, read_details
+from pdtrace.store.details import details_column, read_details
 from pdtrace.store.duckdb import DuckDBStore
 from pdtrace.store.encoding import loads
 from tests.reader.requests import T0, make_request
@@ -20,7 +21,8 @@ def test_plain_and_odd_values_come_back() -> None:
     plain.activities[0].detail = {"bytes": 5}
     odd = make_request("b", [("prefill", 10)], evidence=[Evidence("state", b"\x01", "", "what", "aa")])
     odd.activities[0].detail = ODD
-    first, second = (text.decode() for text in details_texts([plain, odd]))
+    first, second = details_column([plain, odd]).to_pylist()
+    assert read_details(first)["activities"] == [msgspec.structs.asdict(plain.activities[0])]
     assert read_details(first)["activities"][0]["detail"] == {"bytes": 5}
     assert read_details(first)["token_times_ns"] == [T0, T0 + 1]
     assert read_details(first)["sections"] == [["prefill", T0, T0 + 10_000_000]]
@@ -37,7 +39,7 @@ def test_what_no_telemetry_can_hold_is_an_error() -> None:
         request = make_request("a", [("prefill", 10)])
         request.activities[0].detail = detail
         with pytest.raises((ValueError, TypeError)):
-            details_texts([request])
+            details_column([request])
 
 
 def test_sql_sees_details_through_the_views() -> None:
@@ -54,8 +56,8 @@ def test_sql_sees_details_through_the_views() -> None:
             (True, "ingress", 5_000_000),
             (True, "prefill", 95_000_000),
         ]
-        asked = "SELECT stage, start_ns, end_ns, worker, role, failed, gpus, CAST(detail ->> 'bytes' AS INT) FROM activities"
-        assert con.execute(asked).fetchall() == [("handoff", T0, 0, "d0", "decode", False, 4, 12)]
+        asked = "SELECT stage, start_ns, end_ns, worker, role, rank, failed, gpus, detail ->> 'bytes' FROM activities"
+        assert con.execute(asked).fetchall() == [("handoff", T0, 0, "d0", "decode", "", False, 4, "12")]
         assert con.execute('SELECT name, CAST("value" AS INT), unit, text, span_id FROM evidence').fetchall() == [
             ("queue", 7, "ns", "why", "bb")
         ]

@@ -104,14 +104,24 @@ CREATE VIEW sections AS
             SELECT uid, t0_ns, true, CAST(details -> 'sections_to_end' AS JSON[]) FROM requests
         )
     );
-CREATE VIEW activities AS
-    SELECT uid, t0_ns, generate_subscripts(list, 1) AS position, unnest(list, recursive := true)
+CREATE VIEW activities AS               -- the text leaves out what is empty, 0 or false
+    SELECT uid, t0_ns, position, activity.stage, activity.start_ns, activity.end_ns,
+        coalesce(activity.worker, '') AS worker, coalesce(activity."role", '') AS "role",
+        coalesce(activity.attempt, 0) AS attempt, coalesce(activity.clock, '') AS clock,
+        coalesce(activity.span_id, '') AS span_id, coalesce(activity.dialect, '') AS dialect,
+        coalesce(activity.rank, '') AS rank, coalesce(activity.chunk, '') AS chunk, coalesce(activity.side, '') AS side,
+        coalesce(activity.failed, false) AS failed, coalesce(activity.hedge, false) AS hedge, activity.gpus,
+        coalesce(activity.detail, '{}') AS detail
     FROM (
-        SELECT uid, t0_ns, CAST(details -> 'activities' AS STRUCT(
-            stage VARCHAR, start_ns BIGINT, end_ns BIGINT, worker VARCHAR, "role" VARCHAR, attempt INTEGER,
-            clock VARCHAR, span_id VARCHAR, dialect VARCHAR, rank VARCHAR, chunk VARCHAR, side VARCHAR, failed BOOLEAN,
-            hedge BOOLEAN, gpus INTEGER, detail JSON)[]) AS list
-        FROM requests
+        SELECT uid, t0_ns, generate_subscripts(list, 1) AS position, unnest(list) AS activity
+        FROM (
+            SELECT uid, t0_ns, from_json(details -> 'activities', '[{
+                "stage": "VARCHAR", "start_ns": "BIGINT", "end_ns": "BIGINT", "worker": "VARCHAR", "role": "VARCHAR",
+                "attempt": "INTEGER", "clock": "VARCHAR", "span_id": "VARCHAR", "dialect": "VARCHAR", "rank": "VARCHAR",
+                "chunk": "VARCHAR", "side": "VARCHAR", "failed": "BOOLEAN", "hedge": "BOOLEAN", "gpus": "INTEGER",
+                "detail": "JSON"}]') AS list
+            FROM requests
+        )
     );
 CREATE VIEW ttft_claims AS
     SELECT uid, t0_ns, unnest(ttft_claims, recursive := true) FROM requests;
