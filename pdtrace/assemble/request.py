@@ -315,7 +315,7 @@ def _last_worker(draft: Draft, roles: tuple[str, str]) -> str | None:
     named = [(e.attempt, True, -e.start_ns, e.worker) for e in reading.envelopes if e.role in roles]
     named += [(leg.attempt, False, -leg.start_ns, leg.worker) for leg in reading.legs if leg.role in roles]
     if not named:
-        named = [(a.attempt, False, -a.start_ns, a.worker) for a in reading.activities if a.role in roles]
+        named = [(a.attempt, False, -a.start_ns, a.worker) for a in reading.activities if a.role in roles and a.worker]
     best = max([candidate for candidate in named if candidate[3]], default=None)
     return best[3] if best else None
 

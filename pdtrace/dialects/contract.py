@@ -161,10 +161,8 @@ def as_int(value: object) -> int | None:
     So is what does not fit 64 bits: no counter, status or id that pdtrace knows is larger, and a store column cannot
     hold it.
     """
-    if value is None or isinstance(value, bool):
-        return None
     number: int | None = None
-    if isinstance(value, int):
+    if type(value) is int:  # the usual case first; a bool is not meant
         number = value
     elif isinstance(value, float):
         number = int(value) if value.is_integer() else None

@@ -29,6 +29,7 @@ _STAGE_OF_SPAN: Final[dict[str, str]] = {
         "kv_hold",
     )
 }
+_TELLING: Final = frozenset((*_STAGE_OF_SPAN, "pdtrace.request"))
 _PREFILL_SIDE: Final = frozenset(("prefill_queue", "bootstrap", "prefill", "prefill_opaque", "kv_hold"))
 _DECODE_SIDE: Final = frozenset(("decode_queue", "recompute", "first_token", "decode_opaque", "decode"))
 _ROLES: Final[dict[str, Role]] = {"prefill": "prefill", "decode": "decode", "aggregated": "aggregated"}
@@ -36,6 +37,8 @@ _ROLE_OF_STAGE: Final[dict[str, Role]] = {
     **dict.fromkeys(_PREFILL_SIDE, "prefill"),
     **dict.fromkeys(_DECODE_SIDE, "decode"),
 }
+_CACHE_TIERS: Final = tuple(f"pdtrace.cached_tokens.{tier}" for tier in ("device", "host", "disk", "external"))
+_NAMES: Final = (("request_id", "pdtrace.request.id"), ("model", "gen_ai.request.model"))
 _ERROR: Final = 2  # OTLP status code
 _HANDOFF_MODES: Final = frozenset(("sequential", "overlapped", "internal"))
 _FAILED_RESULTS: Final = frozenset(("expired", "transport_error", "abandoned"))
@@ -77,6 +80,7 @@ class NativeDialect(SpansOnly):
                     answers.append((span, stage, attempt))
             elif span.name == "pdtrace.request":
                 _read_request(span, tree, out)
+        _read_names([span for span in mine if span.name in _TELLING], out)
         if answers:
             _read_first_token(answers, last_attempt, out)
 
@@ -107,7 +111,6 @@ def _read_request(span: Span, tree: Tree, out: Reading) -> None:
             http_status=as_int(attributes.get("http.response.status_code")),
         )
     )
-    _read_names(span, out)
     out.fact("input_tokens", as_int(attributes.get("gen_ai.usage.input_tokens")))
     out.fact("output_tokens", as_int(attributes.get("gen_ai.usage.output_tokens")))
     out.fact("outcome", attributes.get("pdtrace.outcome"))
@@ -157,7 +160,6 @@ def _read_stage(span: Span, stage: str, out: Reading) -> int:
             detail={k: v for k, v in attributes.items() if k[:8] == "pdtrace." and k != "pdtrace.request.id"},
         )
     )
-    _read_names(span, out)
     if failed:
         text = span.status_message or str(own("pdtrace.error") or result or f"{stage} failed")
         out.failures.append(Failure(_failed_stage(stage), text, span.end_ns, worker, attempt))
@@ -172,15 +174,17 @@ def _read_stage(span: Span, stage: str, out: Reading) -> int:
     return attempt
 
 
-def _read_names(span: Span, out: Reading) -> None:
-    """What the request, its model and its run are called; every span may say so, the first that does is believed."""
-    facts, own = out.facts, span.attributes.get
-    if "request_id" not in facts:
-        out.fact("request_id", own("pdtrace.request.id"))
-    if "model" not in facts:
-        out.fact("model", own("gen_ai.request.model"))
-    if "run" not in facts:
-        out.fact("run", _attribute(span, "pdtrace.run"))
+def _read_names(mine: Sequence[Span], out: Reading) -> None:
+    """What the request, its model and its run are called: every span may say so, the first that does is believed."""
+    for fact, name in _NAMES:
+        for span in mine:
+            if fact in out.facts:
+                break
+            out.fact(fact, span.attributes.get(name))
+    for span in mine:
+        run = _attribute(span, "pdtrace.run")
+        if run is not None:
+            out.fact("run", run)
 
 
 def _read_first_token(answers: Sequence[tuple[Span, str, int]], last: int, out: Reading) -> None:
@@ -209,10 +213,10 @@ def _read_prefill(span: Span, role: Role, out: Reading) -> None:
     out.fact("input_tokens", as_int(attributes.get("pdtrace.prompt_tokens")))
     if role == "decode":
         return
-    tiers = [as_int(attributes.get(f"pdtrace.cached_tokens.{tier}")) for tier in ("device", "host", "disk", "external")]
     cached = as_int(attributes.get("pdtrace.cached_tokens"))
-    if cached is None and any(tier is not None for tier in tiers):
-        cached = sum(tier or 0 for tier in tiers)
+    if cached is None:
+        tiers = [tokens for tier in _CACHE_TIERS if (tokens := as_int(attributes.get(tier))) is not None]
+        cached = sum(tiers) if tiers else None
     out.fact("cached_tokens", cached)
 
 
