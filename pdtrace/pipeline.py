@@ -21,7 +21,7 @@ from itertools import islice
 
 from pdtrace import garbage
 from pdtrace.assemble import Limits, derive, identify, keys_of_record
-from pdtrace.assemble.group import JOIN_WINDOW_NS
+from pdtrace.assemble.units import JOIN_WINDOW_NS
 from pdtrace.dialects import DIALECTS
 from pdtrace.model import Batch, Identity, Key, Record, Rejection, Request, Span, SpanKey
 from pdtrace.store.contract import Added, KeyRow, Store
