@@ -34,9 +34,11 @@ def align_clocks(draft: Draft) -> None:
     # Least difference offset(B) - offset(A) that the edges from A to B demand.
     least: _Bounds = {}
     for edge in before:
-        if edge.clock_a != edge.clock_b:
-            pair = (edge.clock_a, edge.clock_b)
-            least[pair] = max(least.get(pair, edge.a_ns - edge.b_ns), edge.a_ns - edge.b_ns)
+        clock_a, a_ns, clock_b, b_ns, _ = edge
+        if clock_a != clock_b:
+            known_ns = least.get((clock_a, clock_b))
+            if known_ns is None or a_ns - b_ns > known_ns:
+                least[(clock_a, clock_b)] = a_ns - b_ns
     shifts: dict[str, int] = {}
     contradicted = any(bound > 0 for bound in least.values())
     for clock in clocks:
@@ -77,8 +79,10 @@ def _causal_edges(draft: Draft, stamped: list[_Stamped]) -> Iterator[Before]:
     """What must have happened before what, told from the request's own structure."""
     by_span: dict[str, _Stamped] = {}
     for item in stamped:
-        if item.span_id and (item.span_id not in by_span or by_span[item.span_id].start_ns > item.start_ns):
+        known = by_span.get(item.span_id)
+        if known is None or known.start_ns > item.start_ns:
             by_span[item.span_id] = item
+    by_span.pop("", None)
     if len({item.clock for item in by_span.values()}) > 1:
         for span, above in draft.tree.nearest_above(by_span):
             parent, child = by_span[above.span_id], by_span[span.span_id]

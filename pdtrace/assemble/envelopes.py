@@ -122,15 +122,19 @@ def _add_opaque(envelope: Envelope, draft: Draft) -> None:
         draft.reading.activities.append(_activity(envelope, stage, envelope.start_ns, end_ns))
 
 
+def _has_answered(leg: Leg, draft: Draft) -> bool:
+    reading = draft.reading
+    if not leg.role:
+        return bool(reading.envelopes) or any(a.role for a in reading.activities)
+    for visit in reading.envelopes:
+        if visit.role == leg.role and visit.attempt == leg.attempt:
+            return True
+    return any(a.stage in _FINE and a.role == leg.role and a.attempt == leg.attempt for a in reading.activities)
+
+
 def _add_unanswered(leg: Leg, draft: Draft) -> None:
     """A call to a worker that sent nothing of its own stands for that worker's envelope."""
-    if leg.role:
-        answered = any(
-            visit.role == leg.role and visit.attempt == leg.attempt for visit in draft.reading.envelopes
-        ) or any(a.stage in _FINE and a.role == leg.role and a.attempt == leg.attempt for a in draft.reading.activities)
-    else:
-        answered = bool(draft.reading.envelopes) or any(a.role for a in draft.reading.activities)
-    if answered:
+    if _has_answered(leg, draft):
         return
     stage = "decode_opaque" if leg.role == "decode" else "prefill_opaque"
     draft.reading.activities.append(_activity(leg, stage, leg.start_ns, leg.end_ns))

@@ -31,16 +31,23 @@ def _inherit(envelope: Envelope, draft: Draft, callers: dict[SpanKey, Leg | Enve
     span = draft.tree.find(envelope.trace_id, envelope.span_id)
     if span is None:
         return
+    caller = callers.get(span.parent_key)  # as a rule, and then nobody further up is asked
+    if caller is not None and _called_by(caller, envelope):
+        return
     for above in draft.tree.ancestors(span):
         caller = callers.get(above.key)
-        if caller is not None:
-            envelope.attempt = max(envelope.attempt, caller.attempt)
-            if not envelope.role and caller.role:
-                envelope.role = caller.role
-            if not envelope.worker:
-                envelope.worker = caller.worker
-            if envelope.role:
-                return
+        if caller is not None and _called_by(caller, envelope):
+            return
+
+
+def _called_by(caller: Leg | Envelope, envelope: Envelope) -> bool:
+    """Take over what the caller knows; whether the role is known now."""
+    envelope.attempt = max(envelope.attempt, caller.attempt)
+    if not envelope.role and caller.role:
+        envelope.role = caller.role
+    if not envelope.worker:
+        envelope.worker = caller.worker
+    return bool(envelope.role)
 
 
 def _pair(unknown: list[Envelope], draft: Draft) -> None:

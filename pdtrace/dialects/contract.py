@@ -65,8 +65,12 @@ class Tree:
         for span in self.spans:
             if span.span_id not in marked:
                 continue
-            passed: list[SpanKey] = []
             at = by_key.get(span.parent_key)
+            if at is None or at.span_id in marked:
+                if at is not None:
+                    yield span, at
+                continue
+            passed: list[SpanKey] = []
             while at is not None and at.span_id not in marked:
                 if at.key in above:
                     at = above[at.key]

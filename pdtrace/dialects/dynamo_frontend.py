@@ -5,7 +5,7 @@ Owns the edge and the evidence of the outcome. Does not read routing or workers 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from pdtrace.dialects.contract import Tree, as_int, clock_of, ms_to_ns
@@ -24,23 +24,28 @@ _STATUS_OF_ERROR_TYPE: Final = {
 #: How a worker refuses a prompt that can never fit, as it reaches the front end inside a 200 stream.
 _OVER_LONG: Final = "request exceeds worker admission limits"
 _OVERLOADED: Final = 529
+#: Spans that wrap /v1/completions (_batch for a list of prompts): lib/llm/src/http/service/openai.rs.
+_WRAPS: Final = frozenset({"completions", "completions_batch", "completions_single"})
 #: ttft_ms is taken by a steady clock and printed with two decimals; the span's stamps are wall-clock time.
 _ROUNDING_NS: Final = 1_000_000
 
 
 def read(mine: Sequence[Span], tree: Tree, out: Reading) -> None:
     """Append what the http-request spans among ``mine`` say; legs must have been read before."""
+    wrapped = not _WRAPS.isdisjoint([span.name for span in mine])
     for span in mine:
         if span.name == "http-request":
-            _read_one(span, tree, out)
+            _read_one(span, _events_with_wraps(span, tree) if wrapped else span.events, out)
 
 
-def _read_one(span: Span, tree: Tree, out: Reading) -> None:
+def _read_one(span: Span, events: Sequence[SpanEvent], out: Reading) -> None:
     attributes = span.attributes
-    events = list(_front_end_events(span, tree))
-    received = next((event for event in events if event.name == "request received"), None)
+    said: dict[str, SpanEvent] = {}  # the first event of each name
+    for event in events:
+        said.setdefault(event.name, event)
+    received, completed = said.get("request received"), said.get("request completed")
     first_token_ns = _first_token(span, received, out)
-    status = _http_status(events)
+    status = _http_status(said.get("http response sent"), completed)
     out.edges.append(
         Edge(
             kind="frontend",
@@ -69,17 +74,13 @@ def _read_one(span: Span, tree: Tree, out: Reading) -> None:
     out.fact("http_status", status)
     if first_token_ns is not None:
         _tell_order(span, first_token_ns, out)
-    _tell_end(span, status, events, out)
+    _tell_end(span, status, completed, events, out)
 
 
-def _front_end_events(span: Span, tree: Tree) -> Iterator[SpanEvent]:
+def _events_with_wraps(span: Span, tree: Tree) -> list[SpanEvent]:
     """Events of the span and, for /v1/completions, of the spans that wrap it; each is a log line of the front end."""
-    yield from span.events
-    if not any(each.name.startswith("completions") for each in tree.spans):
-        return
-    for below in tree.descendants(span):
-        if below.name.startswith("completions"):
-            yield from below.events
+    wraps = [below for below in tree.descendants(span) if below.name in _WRAPS]
+    return [*span.events, *(event for below in wraps for event in below.events)]
 
 
 def _first_token(span: Span, received: SpanEvent | None, out: Reading) -> int | None:
@@ -120,20 +121,19 @@ def _tell_order(span: Span, first_token_ns: int, out: Reading) -> None:
             out.before.append(Before(envelope.clock, envelope.start_ns, clock_of(span), first_token_ns, why))
 
 
-def _http_status(events: Sequence[SpanEvent]) -> int | None:
+def _http_status(sent: SpanEvent | None, completed: SpanEvent | None) -> int | None:
     """The status sent, else what the error type stands for; None if the front end sent no answer (client gone)."""
-    for event in events:
-        if event.name == "http response sent":
-            return as_int(event.attributes.get("status"))
-    for event in events:
-        if event.name == "request completed":
-            return _STATUS_OF_ERROR_TYPE.get(str(event.attributes.get("error_type", "")))
+    if sent is not None:
+        return as_int(sent.attributes.get("status"))
+    if completed is not None:
+        return _STATUS_OF_ERROR_TYPE.get(str(completed.attributes.get("error_type", "")))
     return None
 
 
-def _tell_end(span: Span, status: int | None, events: Sequence[SpanEvent], out: Reading) -> None:
+def _tell_end(
+    span: Span, status: int | None, completed: SpanEvent | None, events: Sequence[SpanEvent], out: Reading
+) -> None:
     outcome = span.attributes.get("request.outcome")
-    completed = next((event for event in events if event.name == "request completed"), None)
     error_type = str(completed.attributes.get("error_type", "")) if completed else ""
     if outcome == "cancelled" or error_type == "cancelled":
         out.fact("client_cancelled_ns", _cancelled_ns(span, completed, events, out))

@@ -40,8 +40,9 @@ def read(mine: Sequence[Span], tree: Tree, out: Reading) -> None:
     legs = _read_legs([s for s in mine if s.name == "kv_router.route_request"], out)
     _read_choices([s for s in mine if s.name == "kv_router.select_worker"], legs, tree, out)
     _read_envelopes([s for s in mine if s.name == "handle_payload"], legs, tree, out)
-    _tell_workers(list(legs.values()), out)
-    out.fact("mode", _mode(list(legs.values())))
+    in_order = list(legs.values())
+    _tell_workers(in_order, out)
+    out.fact("mode", _mode(in_order))
 
 
 def _read_legs(routes: Sequence[Span], out: Reading) -> dict[SpanKey, Leg]:
@@ -122,7 +123,7 @@ def _read_choices(choices: Sequence[Span], legs: dict[SpanKey, Leg], tree: Tree,
             )
         )
         for child in tree.children(span):
-            wait = _queue_wait(child)
+            wait = _queue_wait(child) if child.name == "kv_router.schedule" else None
             if wait is not None:
                 out.activities.append(
                     Activity(
@@ -144,7 +145,7 @@ def _queue_wait(span: Span) -> int | None:
     ``busy_ns`` is the time in which the span's own task ran, ``idle_ns`` the time in which it waited for the scheduler
     to admit the request (tracing-rs). The wait ends where the span ends, but for the microseconds of the last poll.
     """
-    if span.name != "kv_router.schedule" or not span.end_ns:
+    if not span.end_ns:
         return None
     idle = as_int(span.attributes.get("idle_ns"))
     if idle is None or idle <= 0:
@@ -173,7 +174,7 @@ def _read_envelopes(payloads: Sequence[Span], legs: dict[SpanKey, Leg], tree: Tr
         parent = tree.parent(span)
         leg = legs.get(parent.key) if parent else None
         hint: Role = "prefill" if span.attributes.get("component") == "prefill" else ""
-        events = {event.name for event in span.events}
+        events = [event.name for event in span.events]
         out.envelopes.append(
             Envelope(
                 role=leg.role if leg and leg.role else hint,
@@ -212,7 +213,7 @@ def _mode(legs: Sequence[Leg]) -> str | None:
 
     sequential: Decode was dispatched after Prefill had answered. overlapped: before (Dynamo's bootstrap mode).
     """
-    if any(leg.role == "aggregated" for leg in legs):
+    if "aggregated" in [leg.role for leg in legs]:
         return "aggregated"
     prefills = {leg.attempt: leg for leg in reversed(legs) if leg.role == "prefill"}
     for decode in legs:
