@@ -18,7 +18,7 @@ from pdtrace.assemble import clocks, envelopes, outcome, roles, tidy, window
 from pdtrace.assemble.draft import Draft, Limits
 from pdtrace.assemble.group import Group, group
 from pdtrace.assemble.noise import telling_spans
-from pdtrace.charge import Activities, savings
+from pdtrace.charge import Activities, is_chain, savings, savings_of_chain
 from pdtrace.charge import charge as charge_windows
 from pdtrace.charge.rule import CODE_OF_STAGE, Ints
 from pdtrace.dialects import DIALECTS
@@ -176,13 +176,20 @@ def _charge(drafts: list[Draft], run: str | None) -> list[Request]:
     stages = map(STAGES.__getitem__, charged.stage.tolist())
     sections = list(map(Section, stages, charged.start_ns.tolist(), charged.end_ns.tolist()))
     offsets = charged.offsets.tolist()
-    hidden: list[dict[str, int]] = [{} for _ in drafts]
-    at, codes = np.nonzero(charged.hidden_ns)
-    for row, code, ns in zip(at.tolist(), codes.tolist(), charged.hidden_ns[at, codes].tolist(), strict=True):
-        hidden[row][STAGES[code]] = ns
+    exposed, hidden = _by_stage(charged.exposed_ns), _by_stage(charged.hidden_ns)
     return [
-        _request(draft, sections[offsets[row] : offsets[row + 1]], hidden[row], run) for row, draft in enumerate(drafts)
+        _request(draft, sections[offsets[row] : offsets[row + 1]], exposed[row], hidden[row], run)
+        for row, draft in enumerate(drafts)
     ]
+
+
+def _by_stage(totals_ns: Ints) -> list[dict[str, int]]:
+    """(N, 15) totals as one dictionary a request, without the stages that have none, in the order of STAGES."""
+    result: list[dict[str, int]] = [{} for _ in totals_ns]
+    rows, codes = np.nonzero(totals_ns)
+    for row, code, ns in zip(rows.tolist(), codes.tolist(), totals_ns[rows, codes].tolist(), strict=True):
+        result[row][STAGES[code]] = ns
+    return result
 
 
 _INT64_MAX: Final = 2**63 - 1
@@ -226,7 +233,9 @@ def _stamps(stamps_ns: list[int]) -> Ints:
         return np.array([min(stamp, _INT64_MAX) for stamp in stamps_ns], dtype=np.int64)
 
 
-def _request(draft: Draft, sections: list[Section], hidden_ns: dict[str, int], run: str | None) -> Request:
+def _request(
+    draft: Draft, sections: list[Section], exposed_ns: dict[str, int], hidden_ns: dict[str, int], run: str | None
+) -> Request:
     reading, facts, spans = draft.reading, draft.reading.facts, draft.tree.spans
     has_token = draft.t1_ns is not None
     records = draft.group.records
@@ -266,7 +275,7 @@ def _request(draft: Draft, sections: list[Section], hidden_ns: dict[str, int], r
         sections=sections if has_token else [],
         sections_to_end=[] if has_token else sections,
         hidden_ns=hidden_ns,
-        saving_ns=_savings(draft, sections, hidden_ns) if has_token else {},
+        saving_ns=_savings(draft, sections, exposed_ns, hidden_ns) if has_token else {},
         wasted_ns=draft.wasted_ns,
         wasted_gpu_seconds=draft.wasted_gpu_seconds,
         http_status=next((e.http_status for e in reading.edges if e.http_status is not None), None),
@@ -305,19 +314,23 @@ def _workers(draft: Draft) -> tuple[str | None, str | None]:
     """The workers of the last attempt, by their own name before their caller's; an aggregated worker is both."""
     facts = draft.reading.facts
     return (
-        _text(facts.get("prefill_worker")) or _last_worker(draft, ("prefill", "aggregated")),
-        _text(facts.get("decode_worker")) or _last_worker(draft, ("decode", "aggregated")),
+        _text(facts.get("prefill_worker")) or _last_worker(draft, "prefill"),
+        _text(facts.get("decode_worker")) or _last_worker(draft, "decode"),
     )
 
 
-def _last_worker(draft: Draft, roles: tuple[str, str]) -> str | None:
-    reading = draft.reading
-    named = [(e.attempt, True, -e.start_ns, e.worker) for e in reading.envelopes if e.role in roles]
-    named += [(leg.attempt, False, -leg.start_ns, leg.worker) for leg in reading.legs if leg.role in roles]
-    if not named:
-        named = [(a.attempt, False, -a.start_ns, a.worker) for a in reading.activities if a.role in roles and a.worker]
-    best = max([candidate for candidate in named if candidate[3]], default=None)
-    return best[3] if best else None
+def _last_worker(draft: Draft, role: str) -> str | None:
+    reading, roles = draft.reading, (role, "aggregated")
+    visits = [(e.attempt, True, -e.start_ns, e.worker) for e in reading.envelopes if e.role in roles]
+    visits += [(leg.attempt, False, -leg.start_ns, leg.worker) for leg in reading.legs if leg.role in roles]
+    if visits:
+        return max([visit for visit in visits if visit[3]], default=(0, False, 0, None))[3]
+    working = [a for a in reading.activities if a.worker and a.role in roles]
+    return max(working, key=_recency).worker if working else None
+
+
+def _recency(activity: Activity) -> tuple[int, int, str]:
+    return activity.attempt, -activity.start_ns, activity.worker
 
 
 def _tokens(draft: Draft, name: str) -> int | None:
@@ -356,10 +369,14 @@ def _attempts(draft: Draft) -> int:
     return max(max(seen, default=0) + 1, stated)
 
 
-def _savings(draft: Draft, sections: list[Section], hidden_ns: dict[str, int]) -> dict[str, int | None]:
+def _savings(
+    draft: Draft, sections: list[Section], exposed_ns: dict[str, int], hidden_ns: dict[str, int]
+) -> dict[str, int | None]:
     assert draft.t1_ns is not None
-    activities = ((a.stage, a.start_ns, a.end_ns) for a in draft.reading.activities)
-    return savings(draft.t0_ns, draft.t1_ns, sections, activities, hidden=hidden_ns)
+    if is_chain(sections, hidden_ns):
+        return savings_of_chain(exposed_ns)
+    activities = [(a.stage, a.start_ns, a.end_ns) for a in draft.reading.activities]
+    return savings(draft.t0_ns, draft.t1_ns, sections, activities)
 
 
 def _shown_containers(draft: Draft) -> list[Activity]:

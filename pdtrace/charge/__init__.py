@@ -4,6 +4,6 @@ Owns the arithmetic of definitions section 2. Knows no spans, no engines, no sto
 """
 
 from pdtrace.charge.rule import Activities, Charged, charge
-from pdtrace.charge.whatif import savings
+from pdtrace.charge.whatif import is_chain, savings, savings_of_chain
 
-__all__ = ["Activities", "Charged", "charge", "savings"]
+__all__ = ["Activities", "Charged", "charge", "is_chain", "savings", "savings_of_chain"]

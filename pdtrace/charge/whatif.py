@@ -17,7 +17,7 @@ node's new end plus its own tail after it, and no sooner than its own length aft
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -68,13 +68,21 @@ class _Node:
     streams_from: int = -1  #: upstream node that this one overlaps, -1 = none
 
 
+def is_chain(sections: Collection[object], hidden: Collection[str]) -> bool:
+    """Whether one thing followed the other: no stage of the graph has ``hidden`` time, so its runs are the sections."""
+    return len(sections) <= MOST_NODES and _BY_ACTIVITY.isdisjoint(hidden)
+
+
+def savings_of_chain(exposed_ns: Mapping[str, int]) -> dict[str, int | None]:
+    """What ``savings`` gives for a chain: every stage saves the time that is charged to it."""
+    return {stage: None if stage in _NO_SAVING else ns for stage, ns in exposed_ns.items()}
+
+
 def savings(
     t0_ns: int,
     t1_ns: int,
     sections: Iterable[tuple[str, int, int]],
     activities: Iterable[tuple[str, int, int]],
-    *,
-    hidden: Collection[str] | None = None,
 ) -> dict[str, int | None]:
     """Saving of every stage that is on the request's path or hidden behind it.
 
@@ -82,15 +90,12 @@ def savings(
         t0_ns, t1_ns: The TTFT window.
         sections: (stage, start_ns, end_ns) as charged.
         activities: (stage, start_ns, end_ns) on the same clock.
-        hidden: Stages with hidden time, as charged, if that is known: without any the sections are the whole graph.
 
     Returns:
         Stage -> ns by which the first token would come sooner; None for opaque and unattributed time, and for every
         stage of a request with more than MOST_NODES runs.
     """
     sections = list(sections)
-    if hidden is not None and len(sections) <= MOST_NODES and _BY_ACTIVITY.isdisjoint(hidden):
-        return _of_chain(sections)
     runs = _runs(t0_ns, t1_ns, sections, activities)
     stages = {stage for stage, _, _ in sections} | {stage for _, _, _, stage in runs}
     result: dict[str, int | None] = dict.fromkeys(stage for stage in STAGES if stage in stages)
@@ -102,14 +107,6 @@ def savings(
     for stage in asked:
         result[stage] = t1_ns - t0_ns - _first_token_after(t0_ns, t1_ns, nodes, order, without=stage)
     return result
-
-
-def _of_chain(sections: Sequence[tuple[str, int, int]]) -> dict[str, int | None]:
-    """Savings where one thing followed the other: every stage saves its own length."""
-    length_ns: dict[str, int] = {}
-    for stage, start_ns, end_ns in sections:
-        length_ns[stage] = length_ns.get(stage, 0) + end_ns - start_ns
-    return {stage: None if stage in _NO_SAVING else length_ns[stage] for stage in STAGES if stage in length_ns}
 
 
 def _runs(

@@ -168,6 +168,8 @@ def as_int(value: object) -> int | None:
     number: int | None = None
     if type(value) is int:  # the usual case first; a bool is not meant
         number = value
+    elif value is None:
+        return None
     elif isinstance(value, float):
         number = int(value) if value.is_integer() else None
     elif isinstance(value, str):
@@ -180,7 +182,7 @@ def as_int(value: object) -> int | None:
 
 def as_float(value: object) -> float | None:
     """Numbers as engines send them: number or string; NaN, infinities and anything else are None."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    if value is None or isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
         number = float(value)

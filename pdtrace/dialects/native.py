@@ -154,8 +154,9 @@ def _read_stage(span: Span, stage: str, out: Reading) -> int:
             span.span_id,
             "native",
             "" if rank is None else str(rank),
-            side=_side(attributes, worker) if stage == "handoff" else "",
-            failed=failed,
+            "",
+            _side(attributes, worker) if stage == "handoff" else "",
+            failed,
             gpus=as_int(_attribute(span, "pdtrace.worker.gpus")),
             detail={k: v for k, v in attributes.items() if k[:8] == "pdtrace." and k != "pdtrace.request.id"},
         )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
-from pdtrace.charge import savings
+from pdtrace.charge import is_chain, savings, savings_of_chain
 from pdtrace.charge.whatif import MOST_NODES
-from tests.charge.test_rule import activities, sections, windows
+from tests.charge.test_rule import activities, activity, sections, windows
 
 Drawn = tuple[str, int, int]
 
@@ -69,6 +70,21 @@ def test_two_choices_of_a_worker_are_two_nodes() -> None:
 def test_a_request_with_too_many_runs_says_unknown() -> None:
     drawn = [("handoff", at * 10, at * 10 + 5) for at in range(MOST_NODES + 1)]
     assert saved((0, 10 * MOST_NODES + 5), drawn) == {"handoff": None, "unattributed": None}
+
+
+@given(windows, st.lists(activity, min_size=1, max_size=5))
+def test_where_nothing_is_hidden_the_graph_gives_every_stage_what_is_charged_to_it(
+    window: tuple[int, int], drawn: list[Drawn]
+) -> None:
+    charged, exposed, hidden = sections(window, drawn)
+    assume(charged and is_chain(charged, hidden))
+    assert list(savings(*window, charged, drawn).items()) == list(savings_of_chain(exposed).items())
+
+
+def test_hidden_time_or_too_many_runs_are_no_chain() -> None:
+    assert not is_chain([("prefill", 0, 100)], {"handoff": 40})
+    assert not is_chain([("route", at, at + 1) for at in range(MOST_NODES + 1)], {})
+    assert is_chain([("prefill_opaque", 0, 100)], {"route": 5})  # what an opaque visit hides has no node of its own
 
 
 @given(windows, activities)
