@@ -40,12 +40,13 @@ def details_column(requests: Sequence[Request]) -> pa.Array:
     Raises:
         ValueError, TypeError: a value that no telemetry can hold (e.g. a lone surrogate).
     """
-    values = [[[a.detail for a in r.activities if a.detail], [e.value for e in r.evidence]] for r in requests]
-    all_plain = is_plain(values)
+    all_plain = is_plain([a.detail for r in requests for a in r.activities]) and is_plain(
+        [e.value for r in requests for e in r.evidence]
+    )
     texts = bytearray()
     ends = [0]
-    for request, telemetry in zip(requests, values, strict=True):
-        _encode_into(_details(request) if all_plain or is_plain(telemetry) else _exact(request), texts, _AT_ITS_END)
+    for request in requests:
+        _encode_into(_details(request) if all_plain or _plain(request) else _exact(request), texts, _AT_ITS_END)
         ends.append(len(texts))
     return pa.StringArray.from_buffers(len(requests), pa.array(ends, pa.int32()).buffers()[1], pa.py_buffer(texts))
 
@@ -60,6 +61,10 @@ def read_details(text: str) -> dict[str, Any]:
 
 def _details(r: Request) -> _Details:
     return _Details(r.sections, r.sections_to_end, r.activities, r.evidence, r.token_times_ns)
+
+
+def _plain(r: Request) -> bool:
+    return is_plain([[a.detail for a in r.activities], [e.value for e in r.evidence]])
 
 
 def _exact(r: Request) -> _Details:
