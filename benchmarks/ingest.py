@@ -136,7 +136,7 @@ def measure(name: str, load_: list[tuple[bytes, int]]) -> None:
     """Print one JSON line for one load."""
     total = sum(count for _, count in load_)
     with tempfile.TemporaryDirectory() as folder:
-        store = DuckDBStore(Path(folder) / "bench.duckdb")
+        store = DuckDBStore(Path(folder) / "bench.duckdb", threads=1)  # as `pdtrace ingest` opens it
         pipeline = Pipeline(store)
         requests = undone = 0
         adding_s = deriving_s = 0.0
@@ -157,7 +157,7 @@ def measure(name: str, load_: list[tuple[bytes, int]]) -> None:
         deriving_s += time.process_time() - last
         store.close()
 
-        raw = DuckDBStore(Path(folder) / "raw.duckdb")
+        raw = DuckDBStore(Path(folder) / "raw.duckdb", threads=1)
         before = time.process_time()
         for batch, _ in batches(load_):
             raw.add(batch)

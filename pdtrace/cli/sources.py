@@ -40,10 +40,10 @@ def open_reader(db: Path | None, url: str | None) -> Iterator[Reader]:
 
 @contextmanager
 def open_store(db: Path) -> Iterator[Store]:
-    """The store in ``db`` for writing; made if it does not exist."""
+    """The store in ``db`` for writing alone (nobody asks it questions meanwhile); made if it does not exist."""
     from pdtrace.store.duckdb import DuckDBStore
 
-    store = DuckDBStore(db)
+    store = DuckDBStore(db, threads=1)
     try:
         yield store
     finally:
