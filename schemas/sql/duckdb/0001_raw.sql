@@ -19,8 +19,8 @@ CREATE TABLE spans (
     end_ns BIGINT NOT NULL,             -- 0 = started and not ended
     scope VARCHAR NOT NULL,
     resource_id UBIGINT NOT NULL,
-    attributes VARCHAR NOT NULL,        -- JSON object
-    events VARCHAR NOT NULL,            -- JSON array of [time_ns, name, attributes]
+    attributes VARCHAR USING COMPRESSION zstd NOT NULL,  -- JSON object
+    events VARCHAR USING COMPRESSION zstd NOT NULL,      -- JSON array of [time_ns, name, attributes]
     links VARCHAR NOT NULL,             -- JSON array of [trace_id, span_id]
     status UTINYINT NOT NULL,           -- 0 unset, 1 ok, 2 error
     status_message VARCHAR NOT NULL,
