@@ -82,7 +82,7 @@ CREATE TABLE requests (
     warnings STRUCT(code VARCHAR, "text" VARCHAR)[] NOT NULL,
     offsets STRUCT(clock VARCHAR, reference VARCHAR, low_ns BIGINT, high_ns BIGINT, applied_ns BIGINT)[] NOT NULL,
     -- JSON (pdtrace/store/details.py): sections, activities, evidence, token times; only ever read for single requests.
-    -- One text costs a third of nested columns to write, and zstd half their space and a third of their checkpoint.
+    -- One text costs about half of nested columns to write; with zstd it takes two thirds of their space.
     details VARCHAR USING COMPRESSION zstd NOT NULL
 );
 
