@@ -25,6 +25,6 @@ def test_the_steps_and_their_order() -> None:
 
 
 def test_the_dialects_and_the_order_they_are_asked_in() -> None:
-    assert [dialect.name for dialect in DIALECTS][0] == "native"
-    assert [dialect.name for dialect in DIALECTS][-1] == "generic", "the fallback claims what is left"
+    assert DIALECTS[0].name == "native"
+    assert DIALECTS[-1].name == "generic", "the fallback claims what is left"
     assert len({dialect.name for dialect in DIALECTS}) == len(DIALECTS)
