@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import msgspec
-
 # --------------------------------------------------------------------------------------------------- what came in
 
 Value = Any  # str | bool | int | float | bytes | list[Value] | dict[str, Value] | None: an OTLP AnyValue as Python
@@ -175,13 +173,12 @@ class Identity(NamedTuple):
     edge: EdgeKind = ""
 
 
-class Activity(msgspec.Struct, omit_defaults=True):
+@dataclass(slots=True)
+class Activity:
     """An interval in which something is known to happen to a request.
 
     ``stage`` is one of stages.ACTIVITY_STAGES, or ``awaits_transfer``: a wait that is really waiting for another
     activity of the same request (normalisation turns what is left after the last transfer into decode_queue).
-
-    A struct of msgspec: made in a third of a dataclass's time and written as JSON by itself, defaults left out.
     """
 
     stage: str
@@ -199,9 +196,7 @@ class Activity(msgspec.Struct, omit_defaults=True):
     failed: bool = False
     hedge: bool = False  #: a declared hedge: not cut where the next attempt starts
     gpus: int | None = None  #: GPUs of the worker, if known
-    detail: dict[str, Value] = msgspec.field(
-        default_factory=dict
-    )  #: bytes, states, backend, ... for display and audits
+    detail: dict[str, Value] = field(default_factory=dict)  #: bytes, states, backend, ... for display and audits
 
 
 @dataclass(slots=True)

@@ -6,8 +6,7 @@ Owns the steps "before the rule is applied" of definitions section 2. Does not c
 from __future__ import annotations
 
 from collections import defaultdict
-
-from msgspec.structs import replace
+from dataclasses import replace
 
 from pdtrace.assemble.draft import Draft
 from pdtrace.model import Activity, Evidence

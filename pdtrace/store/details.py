@@ -1,19 +1,19 @@
 """What only the page of one request shows, as one JSON text a request: written in one go, read by no scan.
 
 Owns the form of column ``details``: ``{"sections": [[stage, start_ns, end_ns], ...], "sections_to_end": the same,
-"activities": [{field: value, ...}, ...] without defaults, "evidence": [[name, value, unit, text, span_id], ...],
+"activities": [{field: value, ...}, ...], "evidence": [[name, value, unit, text, span_id], ...],
 "token_times_ns": [ns, ...]}``. Telemetry's own values in it are typed JSON (encoding.py). Does not touch a database.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from typing import Any, Final, cast
 
 import msgspec
 import orjson
 import pyarrow as pa
-from msgspec.structs import replace
 
 from pdtrace.model import Activity, Evidence, Request, Section, Value
 from pdtrace.store.encoding import dumps, is_plain
@@ -28,7 +28,7 @@ class _Details(msgspec.Struct, gc=False):
 
 
 #: Every field of an activity, with the value it has where the text leaves it out.
-_ACTIVITY: Final = msgspec.structs.asdict(Activity("", 0, 0))
+_ACTIVITY: Final = asdict(Activity("", 0, 0))
 
 _encode_into: Final = msgspec.json.Encoder().encode_into
 _AT_ITS_END: Final = -1

@@ -55,7 +55,9 @@ def test_answers_match_their_schema(api: TestClient, document: dict[str, Any], p
 
 @pytest.mark.parametrize("path", ["/v1/requests?x=1", "/v1/requests/nobody", "/v1/nothing"])
 def test_errors_match_their_schema(api: TestClient, document: dict[str, Any], path: str) -> None:
-    jsonschema.validate(api.get(path).json(), document["components"]["schemas"]["error"])
+    answer = api.get(path)
+    assert answer.status_code in (400, 404)
+    jsonschema.validate(answer.json(), document["components"]["schemas"]["error"])
 
 
 def test_every_schema_is_one_and_every_reference_resolves(document: dict[str, Any]) -> None:

@@ -91,9 +91,8 @@ def test_the_sdist_holds_what_a_developer_needs_and_no_leftovers(built: tuple[Pa
 
 
 def test_a_clean_environment_imports_the_base(installed: Path, tmp_path: Path) -> None:
-    """The vocabulary that an engine may import; the data model belongs to the service and comes with its extra."""
     done = run(
-        installed, "-c", "import pdtrace, pdtrace.stages, pdtrace.outcomes; print(pdtrace.__version__)", cwd=tmp_path
+        installed, "-c", "import pdtrace, pdtrace.stages, pdtrace.model; print(pdtrace.__version__)", cwd=tmp_path
     )
     assert (done.returncode, done.stdout.strip()) == (0, "0.1.0"), done.stderr
 

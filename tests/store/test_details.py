@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
-import msgspec
 import pytest
 
 from pdtrace.model import Activity, Evidence
@@ -22,7 +22,7 @@ def test_plain_and_odd_values_come_back() -> None:
     odd = make_request("b", [("prefill", 10)], evidence=[Evidence("state", b"\x01", "", "what", "aa")])
     odd.activities[0].detail = ODD
     first, second = details_column([plain, odd]).to_pylist()
-    assert read_details(first)["activities"] == [msgspec.structs.asdict(plain.activities[0])]
+    assert read_details(first)["activities"] == [asdict(plain.activities[0])]
     assert read_details(first)["activities"][0]["detail"] == {"bytes": 5}
     assert read_details(first)["token_times_ns"] == [T0, T0 + 1]
     assert read_details(first)["sections"] == [["prefill", T0, T0 + 10_000_000]]
