@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 # --------------------------------------------------------------------------------------------------- what came in
 
@@ -50,21 +50,14 @@ class Span:
     status_message: str = ""
     received_ns: int = 0
 
-    #: Identity of the span: trace id and span id. One string, because a string remembers its hash.
+    #: Identity of the span: trace id and span id. One string, because a string remembers its hash. Made with the span
+    #: and not when first asked for: a class with a ``__getattr__`` pays for it at every access to every field.
     key: SpanKey = field(init=False, repr=False)
     parent_key: SpanKey = field(init=False, repr=False)  #: identity of the parent; "" for a root
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name):
-            """The two keys, made when first asked for: a plain slot from then on."""
-            if name == "key":
-                self.key = self.trace_id + self.span_id
-                return self.key
-            if name == "parent_key":
-                self.parent_key = self.trace_id + self.parent_id if self.parent_id else ""
-                return self.parent_key
-            raise AttributeError(f"a span has no {name!r}")
+    def __post_init__(self) -> None:
+        self.key = self.trace_id + self.span_id
+        self.parent_key = self.trace_id + self.parent_id if self.parent_id else ""
 
 
 @dataclass(slots=True, eq=False)
