@@ -118,15 +118,25 @@ class Story:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerChange:
+    """A worker came to live or ceased to, at a true time."""
+
+    worker: str
+    state: str
+    """`starting`, `ready`, `draining` or `dead`."""
+    time_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class HostFacts:
     """One host's clock against true time."""
 
-    offset_ns: int
-    """What its clock reads more than true time, at ``epoch_ns``."""
-    drift_ppm: float
-    """How much more it gains: microseconds a second."""
-    epoch_ns: int
-    """True time at which the offset was so."""
+    offset_ns: int = 0
+    """What its clock reads more than true time, until ``epoch_ns``."""
+    drift_ppm: float = 0.0
+    """How much more it gains from then on: microseconds a second."""
+    epoch_ns: int = 0
+    """True time at which the drift begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +146,10 @@ class WorkerFacts:
     role: str
     """`router`, `prefill`, `decode` or `aggregated`."""
     host: str
-    pool: str
-    gpus: int
-    gpu_type: str
-    tp: int
+    pool: str = ""
+    gpus: int = 0
+    gpu_type: str = ""
+    tp: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +160,9 @@ class ClusterFacts:
     workers: dict[str, WorkerFacts]
 
     def stamp(self, host: str, true_ns: int) -> int:
-        """Unix time in ns that the host's clock reads at a true time; monotonic in ``true_ns``."""
+        """Unix time in ns that the host's clock reads at a true time; never steps back for drifts above -1e6 ppm."""
         clock = self.hosts[host]
-        return true_ns + clock.offset_ns + round((true_ns - clock.epoch_ns) * clock.drift_ppm / 1_000_000)
+        since_ns = true_ns - clock.epoch_ns
+        if clock.drift_ppm and since_ns > 0:
+            return true_ns + clock.offset_ns + round(since_ns * clock.drift_ppm / 1_000_000)
+        return true_ns + clock.offset_ns
