@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections import defaultdict
 from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final
@@ -58,6 +57,8 @@ STEPS: Final = (
     outcome.judge,
 )
 
+
+_ORDER: Final = {dialect.name: place for place, dialect in enumerate(DIALECTS)}
 
 #: Requests charged in one call: enough for dense blocks, few enough for drafts to stay in the CPU caches.
 _CHARGED_TOGETHER: Final = 512
@@ -124,12 +125,10 @@ def derive(
 def _draft(fragments: Group, identities: dict[SpanKey, Identity], now_ns: int | None, limits: Limits) -> Draft:
     tree = Tree(fragments.spans, identities)
     reading = Reading(warnings=list(fragments.warnings))
-    by_dialect: dict[str, list[Span]] = defaultdict(list)
-    for span in tree.spans:
-        by_dialect[identities[span.key].dialect].append(span)
-    for dialect in DIALECTS:
-        if dialect.name in by_dialect:
-            dialect.read(by_dialect[dialect.name], tree, reading)
+    dialects = {identities[span.key].dialect for span in tree.spans}
+    for name in dialects if len(dialects) < 2 else sorted(dialects, key=_ORDER.__getitem__):
+        mine = tree.spans if len(dialects) == 1 else [s for s in tree.spans if identities[s.key].dialect == name]
+        DIALECTS[_ORDER[name]].read(mine, tree, reading)
     for record in sorted(fragments.records, key=lambda r: (r.kind, r.time_ns, r.key)):
         for dialect in DIALECTS:
             if dialect.record_keys(record) is not None:
@@ -139,7 +138,7 @@ def _draft(fragments: Group, identities: dict[SpanKey, Identity], now_ns: int | 
         last_ns = max(tree.spans[-1].start_ns, *[span.end_ns for span in tree.spans])
     else:
         last_ns = max((record.time_ns for record in fragments.records), default=0)
-    draft = Draft(fragments, tree, reading, limits, now_ns, dialects=set(by_dialect), last_ns=last_ns)
+    draft = Draft(fragments, tree, reading, limits, now_ns, dialects=dialects, last_ns=last_ns)
     for step in STEPS:
         step(draft)
     _note_links(draft)
@@ -236,56 +235,56 @@ def _stamps(stamps_ns: list[int]) -> Ints:
 def _request(
     draft: Draft, sections: list[Section], exposed_ns: dict[str, int], hidden_ns: dict[str, int], run: str | None
 ) -> Request:
-    reading, facts, spans = draft.reading, draft.reading.facts, draft.tree.spans
-    has_token = draft.t1_ns is not None
-    records = draft.group.records
-    own_traces = {span.trace_id for span in spans}
-    trace_ids = sorted(own_traces.union([r.trace_id for r in records if r.trace_id]))
+    reading, facts, spans, records = draft.reading, draft.reading.facts, draft.tree.spans, draft.group.records
+    traces = {span.trace_id for span in spans}
     uid = _uid(draft)
-    workers = _workers(draft)
     _note_wait_after_failure(draft)
-    return Request(
-        uid=uid,
-        request_id=str(facts.get("request_id") or (trace_ids[0] if trace_ids else uid)),
-        aliases=[str(alias) for alias in facts.get("aliases", [])],
-        trace_ids=trace_ids,
-        sources=sorted(own_traces.union([record.source for record in records])),
-        dialects=sorted(draft.dialects.union(map(_reader_of, records))),
-        model=_text(facts.get("model")),
-        run=_text(facts.get("run")) or run,
-        outcome=draft.outcome,
-        outcome_text=draft.outcome_text,
-        mode=draft.mode,
-        t0_ns=draft.t0_ns,
-        t1_ns=draft.t1_ns,
-        end_ns=draft.end_ns,
-        last_ns=draft.last_ns,
-        received_ns=max([s.received_ns for s in spans], default=0),
-        clock=draft.clock,
-        ttft_ns=draft.t1_ns - draft.t0_ns if draft.t1_ns is not None else None,
-        ttft_basis=draft.ttft_basis,
-        ttft_claims=reading.ttft_claims,
-        prefill_worker=workers[0],
-        decode_worker=workers[1],
-        input_tokens=_tokens(draft, "input_tokens"),
-        output_tokens=_tokens(draft, "output_tokens"),
-        cached_tokens=_cached_tokens(draft),
-        attempts=_attempts(draft),
-        stitched_by=draft.group.stitched_by,
-        sections=sections if has_token else [],
-        sections_to_end=[] if has_token else sections,
-        hidden_ns=hidden_ns,
-        saving_ns=_savings(draft, sections, exposed_ns, hidden_ns) if has_token else {},
-        wasted_ns=draft.wasted_ns,
-        wasted_gpu_seconds=draft.wasted_gpu_seconds,
-        http_status=next((e.http_status for e in reading.edges if e.http_status is not None), None),
-        activities=sorted([*reading.activities, *_shown_containers(draft)], key=_BY_TIME),
-        evidence=reading.evidence,
-        warnings=reading.warnings,
-        offsets=draft.offsets,
-        token_times_ns=sorted(facts.get("token_times", [])),
-        span_count=len(spans),
-    )
+    # Fields are set one by one: a call with this many keywords costs five times as much.
+    request = Request(uid, "")
+    request.trace_ids = sorted(traces.union([r.trace_id for r in records if r.trace_id]) if records else traces)
+    request.sources = sorted(traces.union([record.source for record in records]) if records else traces)
+    request.dialects = sorted(draft.dialects.union(map(_reader_of, records)) if records else draft.dialects)
+    request.request_id = str(facts.get("request_id") or (request.trace_ids[0] if request.trace_ids else uid))
+    request.aliases = [str(alias) for alias in facts.get("aliases", ())]
+    request.model = _text(facts.get("model"))
+    request.run = _text(facts.get("run")) or run
+    request.outcome = draft.outcome
+    request.outcome_text = draft.outcome_text
+    request.mode = draft.mode
+    request.t0_ns = draft.t0_ns
+    request.t1_ns = draft.t1_ns
+    request.end_ns = draft.end_ns
+    request.last_ns = draft.last_ns
+    request.received_ns = max([span.received_ns for span in spans], default=0)
+    request.clock = draft.clock
+    request.ttft_basis = draft.ttft_basis
+    request.ttft_claims = reading.ttft_claims
+    request.prefill_worker, request.decode_worker = _workers(draft)
+    request.input_tokens = _tokens(draft, "input_tokens")
+    request.output_tokens = _tokens(draft, "output_tokens")
+    request.cached_tokens = _cached_tokens(draft)
+    request.attempts = _attempts(draft)
+    request.stitched_by = draft.group.stitched_by
+    request.hidden_ns = hidden_ns
+    if draft.t1_ns is None:
+        request.sections_to_end = sections
+    else:
+        request.ttft_ns = draft.t1_ns - draft.t0_ns
+        request.sections = sections
+        request.saving_ns = _savings(draft, sections, exposed_ns, hidden_ns)
+    request.wasted_ns = draft.wasted_ns
+    request.wasted_gpu_seconds = draft.wasted_gpu_seconds
+    for edge in reading.edges:
+        if edge.http_status is not None:
+            request.http_status = edge.http_status
+            break
+    request.activities = sorted([*reading.activities, *_shown_containers(draft)], key=_BY_TIME)
+    request.evidence = reading.evidence
+    request.warnings = reading.warnings
+    request.offsets = draft.offsets
+    request.token_times_ns = sorted(facts.get("token_times", ()))
+    request.span_count = len(spans)
+    return request
 
 
 def _uid(draft: Draft) -> str:
@@ -325,8 +324,10 @@ def _last_worker(draft: Draft, role: str) -> str | None:
     visits += [(leg.attempt, False, -leg.start_ns, leg.worker) for leg in reading.legs if leg.role in roles]
     if visits:
         return max([visit for visit in visits if visit[3]], default=(0, False, 0, None))[3]
-    working = [a for a in reading.activities if a.worker and a.role in roles]
-    return max(working, key=_recency).worker if working else None
+    working = [a for a in reading.activities if a.role in roles and a.worker]
+    if len({a.worker for a in working}) > 1:
+        return max(working, key=_recency).worker
+    return working[0].worker if working else None
 
 
 def _recency(activity: Activity) -> tuple[int, int, str]:
@@ -385,10 +386,12 @@ def _shown_containers(draft: Draft) -> list[Activity]:
             "container",
             edge.start_ns,
             edge.end_ns or max(edge.start_ns, draft.horizon_ns),
-            worker=edge.kind,
-            clock=edge.clock,
-            span_id=edge.span_id,
-            dialect=edge.dialect,
+            edge.kind,
+            "",
+            0,
+            edge.clock,
+            edge.span_id,
+            edge.dialect,
             detail={} if edge.end_ns else {"open": True},
         )
         for edge in draft.reading.edges

@@ -142,11 +142,14 @@ def _extent(draft: Draft, role: str) -> tuple[int, int] | None:
 
     A caller's stamps are on one clock and say when D was called; a worker's own span may outlive its answer.
     """
-    visits: list[Leg | Envelope | Activity] = [
-        leg for leg in draft.reading.legs if leg.role == role and leg.end_is_trusted
-    ]
-    visits = visits or [e for e in draft.reading.envelopes if e.role == role]
-    visits = visits or [a for a in draft.reading.activities if a.role == role and a.stage not in _NOT_A_VISIT]
+    reading = draft.reading
+    visits: list[Leg | Envelope | Activity] = []
+    if reading.legs:
+        visits += [leg for leg in reading.legs if leg.role == role and leg.end_is_trusted]
+    if not visits and reading.envelopes:
+        visits += [e for e in reading.envelopes if e.role == role]
+    if not visits:
+        visits += [a for a in reading.activities if a.role == role and a.stage not in _NOT_A_VISIT]
     if not visits:
         return None
     if not draft.first_attempt_only:

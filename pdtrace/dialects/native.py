@@ -157,8 +157,9 @@ def _read_stage(span: Span, stage: str, out: Reading) -> int:
             "",
             _side(attributes, worker) if stage == "handoff" else "",
             failed,
-            gpus=as_int(_attribute(span, "pdtrace.worker.gpus")),
-            detail={k: v for k, v in attributes.items() if k[:8] == "pdtrace." and k != "pdtrace.request.id"},
+            False,
+            as_int(_attribute(span, "pdtrace.worker.gpus")),
+            {k: v for k, v in attributes.items() if k[:8] == "pdtrace." and k != "pdtrace.request.id"},
         )
     )
     if failed:
