@@ -5,35 +5,46 @@ Owns the emitters and the sinks. Does not decide what happens (the engine) or wh
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from pdtrace.simulate.emit.contract import Emitter, Sink
-from pdtrace.simulate.emit.dynamo import DynamoEmitter
-from pdtrace.simulate.emit.native import NativeEmitter
-from pdtrace.simulate.emit.sglang import SglangEmitter
 from pdtrace.simulate.emit.sinks import FileSink, MemorySink, NotDelivered, OtlpSink
-from pdtrace.simulate.emit.vllm import VllmEmitter
 from pdtrace.simulate.story import ClusterFacts
 
-__all__ = ["DIALECTS", "Emitter", "FileSink", "MemorySink", "NotDelivered", "OtlpSink", "Sink", "make_emitter"]
+__all__ = ["DIALECTS", "MODES", "Emitter", "FileSink", "MemorySink", "NotDelivered", "OtlpSink", "Sink", "make_emitter"]
 
-_EMITTERS: Final[dict[str, Callable[[Sink, ClusterFacts, int], Emitter]]] = {
-    "native": NativeEmitter,
-    "dynamo": DynamoEmitter,
-    "vllm": VllmEmitter,
-    "sglang": SglangEmitter,
-}
 #: Dialects that stories can be told in.
-DIALECTS: Final = tuple(_EMITTERS)
+DIALECTS: Final = ("native", "dynamo", "vllm", "sglang")
+#: How P and D are called (``Policy.mode`` of a cluster) in the systems that speak them. A story of another mode is told
+#: as well as their words allow, but no such system would have lived it.
+MODES: Final = {
+    "native": ("sequential", "overlapped", "aggregated"),
+    "dynamo": ("sequential", "overlapped", "aggregated"),
+    "vllm": ("sequential", "aggregated"),
+    "sglang": ("overlapped", "aggregated"),
+}
 
 
 def make_emitter(dialect: str, sink: Sink, cluster: ClusterFacts, seed: int) -> Emitter:
-    """The emitter of one of DIALECTS.
+    """The emitter of one of DIALECTS, as it is by default.
 
     Raises:
         ValueError: there is no such dialect.
     """
-    if dialect not in _EMITTERS:
-        raise ValueError(f"no dialect {dialect!r}; there are {', '.join(DIALECTS)}")
-    return _EMITTERS[dialect](sink, cluster, seed)
+    if dialect == "native":
+        from pdtrace.simulate.emit.native import NativeEmitter
+
+        return NativeEmitter(sink, cluster, seed)
+    if dialect == "dynamo":
+        from pdtrace.simulate.emit.dynamo import DynamoEmitter
+
+        return DynamoEmitter(sink, cluster, seed)
+    if dialect == "vllm":
+        from pdtrace.simulate.emit.vllm import VllmEmitter
+
+        return VllmEmitter(sink, cluster, seed)
+    if dialect == "sglang":
+        from pdtrace.simulate.emit.sglang import SglangEmitter
+
+        return SglangEmitter(sink, cluster, seed)
+    raise ValueError(f"no dialect {dialect!r}; there are {', '.join(DIALECTS)}")

@@ -39,6 +39,9 @@ class Emitter(Protocol):
     def worker_state(self, worker: str, state: str, true_ns: int) -> None:
         """Tell that ``worker`` became starting, ready, draining or dead at a true time; nothing in dialects without it."""
 
+    def worker_name(self, worker: str) -> str:
+        """What ``worker`` is called in this telemetry."""
+
     def flush(self) -> None:
         """Hand everything told so far to the sink."""
 

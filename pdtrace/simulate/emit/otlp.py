@@ -89,7 +89,7 @@ class Process:
             trace_id=trace,
             span_id=span,
             parent_span_id=parent,
-            kind=kind,  # type: ignore[arg-type]  # an int is what protobuf enums are
+            kind=kind,
             flags=flags,
         )
         if attributes:
@@ -102,7 +102,7 @@ class Process:
         for linked_trace, linked_span in links:
             made.links.add(trace_id=linked_trace, span_id=linked_span)
         if status:
-            made.status.code = status  # type: ignore[assignment]
+            made.status.code = status
 
     @property
     def waiting(self) -> int:

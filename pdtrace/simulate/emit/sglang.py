@@ -255,9 +255,9 @@ class _Visiting:
 
     def _end_ns(self) -> int:
         """P is done with a request when its state has left."""
-        if self._visit.role == "prefill" and self._sent is not None:
+        if self._visit.role == "prefill" and self._sent is not None and self._story.mode != "sequential":
             return max(self._visit.answered_ns, self._sent.end_ns)
-        return self._visit.end_ns
+        return self._visit.answered_ns
 
     def _token_ns(self) -> int | None:
         """P's "first token" is the hand-over; D's and an aggregated worker's is the token."""
@@ -300,7 +300,7 @@ class _Visiting:
             if len(passes) > 1:
                 slices += [("prefill_forward/chunked_prefill", doing.start_ns, doing.end_ns) for doing in passes]
             sent = self._sent
-            if sent is not None and not sent.failed and sent.end_ns > passes[-1].end_ns:
+            if sent is not None and not sent.failed and self._end_ns() > passes[-1].end_ns:
                 # The tail: from the last chunk in the sender's queue to the poll that finds it sent.
                 began_ns = max(passes[-1].end_ns, sent.start_ns)
                 slices.append(("prefill_transfer_kv_cache", began_ns, sent.end_ns))
@@ -377,6 +377,7 @@ class _Visiting:
             status=ERROR if failed else 0,
         )
         above: dict[str, bytes] = {}
+        made = 0
         for name, start, end in own:
             outer, _, inner = name.rpartition("/")
             span = self._ids.span()
@@ -391,8 +392,10 @@ class _Visiting:
                 parent=above.get(outer, thread),
                 flags=256,
                 links=links,
+                attributes={"decode_ct": made} if inner == "decode_loop" else None,
                 events=self._scheduled(inner, start, end),
             )
+            made += inner == "decode_loop"
             if not outer:
                 linked = span
         return linked
@@ -407,7 +410,12 @@ class _Visiting:
         return name, start + skew, end - skew
 
     def _scheduled(self, name: str, start: int, end: int) -> list[tuple[int, str, Mapping[str, Value]]]:
-        modes = {"prefill_forward": "prefill", "chunked_prefill": "prefill", "fake_output": "prebuilt"}
+        modes = {
+            "prefill_forward": "prefill",
+            "chunked_prefill": "prefill",
+            "fake_output": "prebuilt",
+            "decode_loop": "decode",
+        }
         if name not in modes:
             return []
         batch: dict[str, Value] = {"bid": f"{self._ids.random.getrandbits(32):08x}", "batch_size": "1"}

@@ -166,4 +166,5 @@ def record_as_log(line: dict[str, Any]) -> bytes:
     log = scope.log_records.add(observed_time_unix_nano=event["event_time_unix_ms"] * 1_000_000)
     log.attributes.add(key="rid").value.string_value = event["request"]["request_id"]
     log.attributes.add(key="payload").value.string_value = json.dumps(event, separators=(",", ":"))
-    return request.SerializeToString()
+    body: bytes = request.SerializeToString()
+    return body
