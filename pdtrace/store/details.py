@@ -1,34 +1,36 @@
 """What only the page of one request shows, as one JSON text a request: written in one go, read by no scan.
 
 Owns the form of column ``details``: ``{"sections": [[stage, start_ns, end_ns], ...], "sections_to_end": the same,
-"activities": [{field: value, ...}, ...], "evidence": [[name, value, unit, text, span_id], ...],
+"activities": [[field, ...], ...] in the order of pdtrace.model.Activity, "evidence": [[name, value, unit, text, span_id], ...],
 "token_times_ns": [ns, ...]}``. Telemetry's own values in it are typed JSON (encoding.py). Does not touch a database.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
-from typing import Any, Final, cast
+from dataclasses import fields
+from operator import attrgetter
+from typing import Any, Final
 
 import msgspec
 import orjson
 import pyarrow as pa
 
-from pdtrace.model import Activity, Evidence, Request, Section, Value
+from pdtrace.model import Activity, Evidence, Request, Section
 from pdtrace.store.encoding import dumps, is_plain
 
 
 class _Details(msgspec.Struct, gc=False):
     sections: list[Section]
     sections_to_end: list[Section]
-    activities: list[Activity]
+    activities: list[tuple[Any, ...]]
     evidence: list[Evidence]
     token_times_ns: list[int]
 
 
-#: Every field of an activity, with the value it has where the text leaves it out.
-_ACTIVITY: Final = asdict(Activity("", 0, 0))
+_ACTIVITY: Final = [field.name for field in fields(Activity)]
+_activity_row: Final = attrgetter(*_ACTIVITY)
+_DETAIL: Final = _ACTIVITY.index("detail")
 
 _encode_into: Final = msgspec.json.Encoder().encode_into
 _AT_ITS_END: Final = -1
@@ -54,13 +56,14 @@ def details_column(requests: Sequence[Request]) -> pa.Array:
 def read_details(text: str) -> dict[str, Any]:
     """What ``details_column`` wrote; activities and evidence as rows by name."""
     details: dict[str, Any] = orjson.loads(text)
-    details["activities"] = [_ACTIVITY | activity for activity in details["activities"]]
+    details["activities"] = [dict(zip(_ACTIVITY, row, strict=True)) for row in details["activities"]]
     details["evidence"] = [dict(zip(Evidence._fields, values, strict=True)) for values in details["evidence"]]
     return details
 
 
 def _details(r: Request) -> _Details:
-    return _Details(r.sections, r.sections_to_end, r.activities, r.evidence, r.token_times_ns)
+    activities = list(map(_activity_row, r.activities))
+    return _Details(r.sections, r.sections_to_end, activities, r.evidence, r.token_times_ns)
 
 
 def _plain(r: Request) -> bool:
@@ -69,6 +72,7 @@ def _plain(r: Request) -> bool:
 
 def _exact(r: Request) -> _Details:
     """Details with values that plain JSON has no word for."""
-    activities = [replace(a, detail=cast("dict[str, Value]", msgspec.Raw(dumps(a.detail)))) for a in r.activities]
+    rows = [_activity_row(activity) for activity in r.activities]
+    rows = [(*row[:_DETAIL], msgspec.Raw(dumps(row[_DETAIL])), *row[_DETAIL + 1 :]) for row in rows]
     evidence = [e._replace(value=msgspec.Raw(dumps(e.value))) for e in r.evidence]
-    return _Details(r.sections, r.sections_to_end, activities, evidence, r.token_times_ns)
+    return _Details(r.sections, r.sections_to_end, rows, evidence, r.token_times_ns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -290,7 +291,7 @@ def _moved(span: Span, by_ns: int) -> Span:
 def test_without_an_id_the_trace_joins_if_one_request_can_be_meant() -> None:
     """Case orphan-middle: the gap is unattributed where no front end covers it."""
     drawn = spans("req 0 - 100\n prefill 120 - 300 @P0\n first_token 320 - 350 @D0", request_id=None)
-    drawn[1].parent_id = "0123456789abcdef"  # never arrives
+    drawn[1] = replace(drawn[1], parent_id="0123456789abcdef")  # never arrives
     (request,) = derive(drawn)
     assert request.stitched_by == "trace_id"
     assert "parent_missing" in codes(request)
@@ -374,9 +375,8 @@ def test_a_hundred_thousand_spans_in_one_request() -> None:
     parent = drawn[0].span_id
     for number in range(100_000):
         (span,) = spans(f"handoff {number * 10} - {number * 10 + 6} @P0>D0")
-        span.span_id, span.parent_id = f"{number + 1:016x}", parent
-        parent = span.span_id  # a chain as deep as it is long
-        drawn.append(span)
+        drawn.append(replace(span, span_id=f"{number + 1:016x}", parent_id=parent))
+        parent = drawn[-1].span_id  # a chain as deep as it is long
     (request,) = derive(drawn)
     assert request.span_count == 100_002
     assert request.section_totals()["handoff"] == 100_000 * ms(6)

@@ -54,5 +54,4 @@ def test_keys_of_a_span_are_its_own_and_its_parents_identity() -> None:
     assert span("a").parent_key == ""
     assert dataclasses.replace(child, span_id="c").key == TRACE + "c"
     assert pickle.loads(pickle.dumps(child)).parent_key == TRACE + "a"
-    with pytest.raises(AttributeError, match="no 'keys'"):
-        child.keys  # type: ignore[attr-defined]  # noqa: B018
+    assert "key" not in repr(child)  # it would say twice what the ids say

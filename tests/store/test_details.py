@@ -26,7 +26,7 @@ def test_plain_and_odd_values_come_back() -> None:
     assert read_details(first)["activities"][0]["detail"] == {"bytes": 5}
     assert read_details(first)["token_times_ns"] == [T0, T0 + 1]
     assert read_details(first)["sections"] == [["prefill", T0, T0 + 10_000_000]]
-    back = loads(second)["activities"][0]["detail"]
+    back = loads(second)["activities"][0][-1]
     assert math.isnan(back.pop("nan"))
     assert back == {k: v for k, v in ODD.items() if k != "nan"}
     (evidence,) = read_details(second)["evidence"]

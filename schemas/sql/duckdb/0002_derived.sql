@@ -104,24 +104,16 @@ CREATE VIEW sections AS
             SELECT uid, t0_ns, true, CAST(details -> 'sections_to_end' AS JSON[]) FROM requests
         )
     );
-CREATE VIEW activities AS               -- the text leaves out what is empty, 0 or false
-    SELECT uid, t0_ns, position, activity.stage, activity.start_ns, activity.end_ns,
-        coalesce(activity.worker, '') AS worker, coalesce(activity."role", '') AS "role",
-        coalesce(activity.attempt, 0) AS attempt, coalesce(activity.clock, '') AS clock,
-        coalesce(activity.span_id, '') AS span_id, coalesce(activity.dialect, '') AS dialect,
-        coalesce(activity.rank, '') AS rank, coalesce(activity.chunk, '') AS chunk, coalesce(activity.side, '') AS side,
-        coalesce(activity.failed, false) AS failed, coalesce(activity.hedge, false) AS hedge, activity.gpus,
-        coalesce(activity.detail, '{}') AS detail
+CREATE VIEW activities AS
+    SELECT uid, t0_ns, position, activity ->> 0 AS stage, CAST(activity ->> 1 AS BIGINT) AS start_ns,
+        CAST(activity ->> 2 AS BIGINT) AS end_ns, activity ->> 3 AS worker, activity ->> 4 AS "role",
+        CAST(activity ->> 5 AS INTEGER) AS attempt, activity ->> 6 AS clock, activity ->> 7 AS span_id,
+        activity ->> 8 AS dialect, activity ->> 9 AS rank, activity ->> 10 AS chunk, activity ->> 11 AS side,
+        CAST(activity ->> 12 AS BOOLEAN) AS failed, CAST(activity ->> 13 AS BOOLEAN) AS hedge,
+        CAST(activity ->> 14 AS INTEGER) AS gpus, activity -> 15 AS detail
     FROM (
         SELECT uid, t0_ns, generate_subscripts(list, 1) AS position, unnest(list) AS activity
-        FROM (
-            SELECT uid, t0_ns, from_json(details -> 'activities', '[{
-                "stage": "VARCHAR", "start_ns": "BIGINT", "end_ns": "BIGINT", "worker": "VARCHAR", "role": "VARCHAR",
-                "attempt": "INTEGER", "clock": "VARCHAR", "span_id": "VARCHAR", "dialect": "VARCHAR", "rank": "VARCHAR",
-                "chunk": "VARCHAR", "side": "VARCHAR", "failed": "BOOLEAN", "hedge": "BOOLEAN", "gpus": "INTEGER",
-                "detail": "JSON"}]') AS list
-            FROM requests
-        )
+        FROM (SELECT uid, t0_ns, CAST(details -> 'activities' AS JSON[]) AS list FROM requests)
     );
 CREATE VIEW ttft_claims AS
     SELECT uid, t0_ns, unnest(ttft_claims, recursive := true) FROM requests;

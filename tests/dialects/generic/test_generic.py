@@ -1,5 +1,7 @@
 """Spans that no dialect of an engine knows: OpenTelemetry's HTTP and gen_ai conventions."""
 
+from dataclasses import replace
+
 import pytest
 
 from pdtrace.assemble import derive
@@ -158,8 +160,7 @@ def test_twenty_calls_of_one_agent_are_twenty_requests():
         span("chat m", 100 * n, 100 * n + 90, "a", kind=CLIENT, span_id=f"{n:x}"[-1], gen_ai__operation__name="chat")
         for n in range(20)
     ]
-    for n, call in enumerate(calls):
-        call.span_id = f"{n + 1:016x}"
+    calls = [replace(call, span_id=f"{n + 1:016x}") for n, call in enumerate(calls)]
     assert len(derive([agent, *calls])) == 20
 
 
@@ -173,8 +174,8 @@ def test_an_agents_http_calls_belong_to_the_requests_they_made():
     for n in range(20):
         call = span("POST", 20 * n, 20 * n + 90, "a", kind=CLIENT, url__path="/v1/completions")
         served = span("POST /v1/completions", 20 * n + 1, 20 * n + 89, http__response__status_code=200, service="llm")
-        call.span_id, served.span_id, served.parent_id = f"{n + 1:016x}", f"{n + 101:016x}", f"{n + 1:016x}"
-        spans += [call, served]
+        spans.append(replace(call, span_id=f"{n + 1:016x}"))
+        spans.append(replace(served, span_id=f"{n + 101:016x}", parent_id=f"{n + 1:016x}"))
     requests = derive(spans)
     assert len(requests) == 20
     assert {request.span_count for request in requests} == {2}

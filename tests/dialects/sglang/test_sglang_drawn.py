@@ -1,5 +1,7 @@
 """SGLang requests drawn by hand: what the captures do not hold."""
 
+from dataclasses import replace
+
 import pytest
 
 from pdtrace.assemble import derive
@@ -59,9 +61,9 @@ def test_a_pair_without_a_router(drawing):
 
 def test_a_room_joins_traces_and_one_used_again_an_hour_later_does_not(drawing):
     draw_pair(drawing, trace=1)
-    for span in drawing.spans[-8:]:  # D's spans in a trace of their own
+    for place, span in enumerate(drawing.spans):  # D's spans in a trace of their own
         if any(word in span.name for word in ("decode", "Decode", "fake")):
-            span.trace_id = f"{2:032x}"
+            drawing.spans[place] = replace(span, trace_id=f"{2:032x}")
     (request,) = derive(drawing.spans)
     assert request.stitched_by == "room"
     assert len(request.trace_ids) == 2
@@ -157,9 +159,11 @@ def test_a_health_check_takes_its_whole_visit_with_it_and_nothing_else(drawing):
     draw_pair(drawing, trace=2)
     http = drawing.add("POST /generate", (0, 100), trace=2)
     http.scope = "fastapi"
-    for span in drawing.spans:
+    for place, span in enumerate(drawing.spans):
         if " Req " in span.name and span.trace_id == http.trace_id:
-            span.parent_id = http.span_id  # FastAPI's span is dropped, the engines' below it are not
+            drawing.spans[place] = replace(
+                span, parent_id=http.span_id
+            )  # FastAPI's span is dropped, the engines' below it are not
     (request,) = derive(drawing.spans[::-1])
     assert request.ttft_ns == 68 * MS
 
@@ -179,9 +183,9 @@ def test_a_retried_room_is_a_second_attempt_and_prompts_of_one_batch_are_not(dra
     draw_pair(drawing, "0x1")
     draw_pair(drawing, "0x2", offset_ms=200)
     top = drawing.add("router Req 77", (0, 400), rid="0")
-    for span in drawing.spans:
+    for place, span in enumerate(drawing.spans):
         if " Req 0x" in span.name and not span.parent_id:
-            span.parent_id = top.span_id
+            drawing.spans[place] = replace(span, parent_id=top.span_id)
     (reading,) = readings(drawing.spans)
     assert sorted({e.attempt for e in reading.envelopes}) == [0, 1]
     for span in drawing.spans:  # the same two rooms at the same time

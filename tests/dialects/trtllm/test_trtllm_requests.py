@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -135,7 +136,6 @@ def test_spans_of_a_proxy_that_sends_trace_headers():
 
 def test_equal_ids_of_two_workers_are_two_requests_without_trace_headers():
     _, ctx, gen = spans_of_a_request()
-    gen.trace_id, gen.parent_id, ctx.parent_id = "2" * 32, "", ""
-    requests = derive([ctx, gen], [])
+    requests = derive([replace(ctx, parent_id=""), replace(gen, trace_id="2" * 32, parent_id="")], [])
     assert len(requests) == 2
     assert sorted(str(r.ttft_ns) for r in requests) == [str(85 * MS), "None"]  # P alone never ends a window
