@@ -161,3 +161,5 @@ _DESCRIBED = frozenset((("error.type", "stringValue"),))
 _DESCRIBED_EVENTS = frozenset(("route request failed",))
 #: Facts of the captured runs that a simulation has no use for.
 _RUNTIME = {"image_count", "video_count", "audio_count", "parent_id"}
+#: What the gateway never comes to say to a caller that hung up.
+_RUNTIME |= {"status_code", "latency"}

@@ -304,8 +304,9 @@ class _Telling:
 
     def _visit(self, visit: Visit) -> None:
         route = self._ids.span()
-        self._route(visit, route)
-        if not _died(visit):
+        if self._story.end_ns is not None or not visit.open:
+            self._route(visit, route)
+        if not visit.lost and not visit.open:
             self._payload(visit, route)
 
     def _route(self, visit: Visit, span: bytes) -> None:
@@ -331,9 +332,9 @@ class _Telling:
                 attributes["migration.reason"] = "worker_disconnected"
         outcome, more = "success", {}
         if visit.failed:
-            outcome = "worker_disconnected" if _died(visit) else "error"
+            outcome = "connection_failed" if visit.unreached else "worker_disconnected" if visit.lost else "error"
             more = {"error.type": outcome}
-        elif story.outcome == "cancelled" and visit is self._visits[-1]:
+        elif story.outcome == "cancelled" and visit.cut:
             outcome, more = "cancelled", {"cancellation.signal": "stream_drop"}
         attributes |= {"request.outcome": outcome, **more}
         said = "completed" if outcome == "success" else "cancelled" if outcome == "cancelled" else "failed"
@@ -358,7 +359,7 @@ class _Telling:
         events: list[tuple[int, str, Mapping[str, Value]]] = [
             (start, "request received", {"level": "INFO", **target, "request_id": self._request_id})
         ]
-        if self._story.outcome == "cancelled" and visit is self._visits[-1]:
+        if visit.cut:
             signal: dict[str, Value] = {"cancellation.signal": "kill", "cancellation.source": "upstream"}
             events.append((end, "request cancellation received", {"level": "INFO", **_REQUEST_SPAN, **signal}))
         if not visit.failed:
@@ -405,11 +406,6 @@ def _overlap_tokens(visit: Visit | None) -> int:
     if choice is None or choice.chosen not in choice.candidates:
         return 0
     return choice.overlap_tokens[choice.candidates.index(choice.chosen)]
-
-
-def _died(visit: Visit) -> bool:
-    """Whether the worker was gone before it could export: a process that dies takes its spans with it."""
-    return any(word in visit.failed.lower() for word in ("died", "restart", "disconnected", "gone", "crash"))
 
 
 def _busy(length_ns: int) -> dict[str, Value]:

@@ -67,7 +67,7 @@ class SglangEmitter:
         for visit in visits:
             room = rooms.setdefault(visit.attempt, self.ids.random.getrandbits(63) | 1)
             sent = last_send(visit, visits)
-            if _exports(story, visit, visits):
+            if not (visit.open or visit.lost):
                 _Visiting(self, story, visit, room, sent, trace, top).tell()
                 if self._mooncake and visit.role == "prefill":
                     tell_sends(self.processes, self.ids, self.cluster, visit, visits, room)
@@ -181,7 +181,7 @@ class _Visiting:
     def tell(self) -> None:
         visit = self._visit
         took = self._intake_ns()
-        self._tell_root()
+        self._tell_root(took)
         tokenizer = f"{self._side}Tokenizer"
         start = self._at(visit.start_ns)
         middle, done = start + took * 3 // 4, start + took
@@ -207,8 +207,8 @@ class _Visiting:
 
     # ------------------------------------------------------------------------------------------------------ root
 
-    def _tell_root(self) -> None:
-        visit, story = self._visit, self._story
+    def _tell_root(self, intake_ns: int) -> None:
+        visit = self._visit
         rid = blake2b(f"{self._room} {visit.worker}".encode(), digest_size=16).hexdigest()
         start, end = self._at(visit.start_ns), self._at(self._end_ns())
         attributes: dict[str, Value] = {
@@ -219,14 +219,15 @@ class _Visiting:
         if visit.role == "aggregated":
             del attributes["bootstrap_room"]
         token_ns = self._token_ns()
-        given_up = story.outcome == "cancelled" and self._is_last()
-        if not given_up:
+        if not visit.cut:
             attributes |= self._usage(rid)
         if token_ns is not None:
             token = self._at(token_ns)
             attributes["gen_ai.latency.time_to_first_token"] = (token - start) / 1e9
+            attributes["gen_ai.latency.time_in_model_prefill"] = (token - start - intake_ns) / 1e9
             attributes["gen_ai.latency.time_in_model_decode"] = (end - token) / 1e9
         attributes["gen_ai.latency.e2e"] = (end - start) / 1e9
+        attributes["gen_ai.latency.time_in_model_inference"] = (end - start - intake_ns) / 1e9
         role = "" if visit.role == "aggregated" else visit.role
         self._emitter.processes.get(f"tokenizer {visit.worker}", self._resource(visit.worker), SCOPE).span(
             f"{role} Req {rid[:8]}",
@@ -249,6 +250,7 @@ class _Visiting:
             "gen_ai.usage.cached_tokens": 0 if visit.role == "decode" or failed else cached,
             "gen_ai.request.id": rid,
             "gen_ai.request.max_tokens": max(1, story.output_tokens),
+            "gen_ai.request.temperature": 0.7,
             "gen_ai.response.model": story.model,
             "gen_ai.response.finish_reasons": json.dumps(["abort" if failed else "length"]),
         }
@@ -269,9 +271,6 @@ class _Visiting:
         stage = "first_token" if visit.first("first_token") or visit.role == "decode" else "prefill"
         emitted = visit.all(stage)
         return emitted[-1].end_ns if emitted else None
-
-    def _is_last(self) -> bool:
-        return self._visit.end_ns == max(d.end_ns for d in self._story.doings if d.worker == self._visit.worker)
 
     def _resource(self, instance: str) -> dict[str, Value]:
         return {**SDK, "service.instance.id": instance}
@@ -431,11 +430,3 @@ class _Visiting:
 def _in_order(slices: list[Slice]) -> list[Slice]:
     """By start, an outer slice before what lies in it."""
     return sorted(slices, key=lambda each: (each[1], "/" in each[0], each[2]))
-
-
-def _exports(story: Story, visit: Visit, visits: list[Visit]) -> bool:
-    """Whether the worker wrote spans: not if it died with the request in it, nor before the request ended."""
-    if story.end_ns is None and visit is visits[-1]:
-        return False
-    words = ("died", "restart", "disconnected", "gone", "crash")
-    return not any(word in visit.failed.lower() for word in words)

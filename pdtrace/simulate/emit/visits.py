@@ -10,6 +10,7 @@ Owns the cut of a story into visits. Knows no dialect.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -33,11 +34,21 @@ class Visit:
     answered_ns: int  #: when it answered its caller: a P called first answers before D pulls from it
     doings: list[Doing] = field(default_factory=list)  #: by start; holds of KV are not among them
     choice: RouteChoice | None = None  #: the decision that led here
+    cut: bool = False  #: the front end gave the request up while the worker had it
+    open: bool = False  #: the worker still has it
+    unreached: bool = False  #: the call went nowhere: no worker was there
 
     @property
     def failed(self) -> str:
         """What went wrong in it, "" if nothing did."""
+        if self.unreached:
+            return f"the {self.role} worker cannot be reached"
         return next((doing.failed for doing in self.doings if doing.failed), "")
+
+    @property
+    def lost(self) -> bool:
+        """Whether the worker itself went, and took with it what it would have told."""
+        return self.unreached or f"{self.role} worker" in self.failed
 
     def first(self, *stages: str) -> Doing | None:
         """The first doing of one of ``stages``."""
@@ -55,6 +66,7 @@ def visits_of(story: Story, cluster: ClusterFacts) -> list[Visit]:
         if doing.stage not in _ROUTING and doing.stage not in (CONTAINER, KV_HOLD):
             doings.setdefault((doing.attempt, doing.worker), []).append(doing)
     visits = [_visit(story, cluster, worker, attempt, inside) for (attempt, worker), inside in doings.items()]
+    visits += _unreached(story, cluster, doings.keys())
     visits.sort(key=lambda visit: (visit.start_ns, visit.role != "prefill", visit.worker))
     for visit in visits:
         visit.called_ns = _called_ns(visit, visits, story)
@@ -75,7 +87,29 @@ def _visit(story: Story, cluster: ClusterFacts, worker: str, attempt: int, doing
     end_ns = answered_ns = max(d.end_ns for d in doings)
     if role == "prefill" and story.mode == "sequential":
         answered_ns = max((d.end_ns for d in doings if d.stage != "handoff"), default=end_ns)
-    return Visit(worker, role, facts.host, attempt, start_ns, start_ns, end_ns, answered_ns, doings)
+    visit = Visit(worker, role, facts.host, attempt, start_ns, start_ns, end_ns, answered_ns, doings)
+    visit.cut = story.outcome in ("cancelled", "timed_out") and end_ns == story.end_ns
+    computed = role == "prefill" and visit.first("prefill", "recompute") is not None
+    visit.open = story.end_ns is None and attempt + 1 == story.attempts and not computed
+    return visit
+
+
+def _unreached(story: Story, cluster: ClusterFacts, reached: Collection[tuple[int, str]]) -> Iterator[Visit]:
+    """Calls of attempts that were given up because nobody answered."""
+    for choice in story.choices:
+        worker, attempt = choice.chosen, choice.attempt
+        last = attempt + 1 == story.attempts
+        if (attempt, worker) in reached or (last and not story.outcome.startswith("failed")):
+            continue
+        if any(other.attempt == attempt and other.time_ns > choice.time_ns for other in story.choices):
+            continue
+        facts = cluster.workers[worker]
+        role: Role = "decode" if facts.role == "decode" else "aggregated" if facts.role == "aggregated" else "prefill"
+        later = [doing.start_ns for doing in routing_of(story) if doing.attempt > attempt]
+        end_ns = min(later, default=story.end_ns or choice.time_ns)
+        visit = Visit(worker, role, facts.host, attempt, choice.time_ns, choice.time_ns, end_ns, end_ns)
+        visit.unreached = True
+        yield visit
 
 
 def _called_ns(visit: Visit, visits: list[Visit], story: Story) -> int:

@@ -59,7 +59,8 @@ class VllmEmitter:
                 parent = self._ids.span()
                 if story.end_ns is not None:
                     self._client(story, visit, trace, parent, top)
-            if _exports(story, visit, visits):
+            # An aborted request has no span, nor has one whose engine went with it.
+            if not (visit.cut or visit.open or visit.lost):
                 self._engine(story, visit, visits, trace if self._router else self._ids.trace(), parent)
 
     def worker_state(self, worker: str, state: str, true_ns: int) -> None:
@@ -142,7 +143,7 @@ class VllmEmitter:
             "http.route": "/v1/completions",
             "server.address": visit.worker,
             "server.port": str(port),
-            "http.response.status_code": "500" if visit.failed and visit.role == "prefill" else "200",
+            "http.response.status_code": "500" if visit.failed and (visit.role == "prefill" or visit.lost) else "200",
             "busy_ns": (end - start) // 900,
             "idle_ns": end - start - (end - start) // 900,
         }
@@ -236,17 +237,3 @@ class VllmEmitter:
         own = blake2b(f"{story.run} {story.request_id}".encode(), digest_size=16).hexdigest()
         addresses = "".join(f"___{side}_addr_{sides.get(side, 'none')}:8000" for side in ("prefill", "decode"))
         return f"cmpl-{addresses}_{own}-0"
-
-
-def _exports(story: Story, visit: Visit, visits: list[Visit]) -> bool:
-    """Whether the engine wrote a span: not for a request aborted in it, nor if it died with it."""
-    if story.end_ns is None and visit is visits[-1]:
-        return False
-    if story.outcome in ("cancelled", "timed_out") and visit is visits[-1]:
-        return False
-    return not (visit.failed and _is_lost(visit))
-
-
-def _is_lost(visit: Visit) -> bool:
-    words = ("died", "restart", "disconnected", "gone", "crash")
-    return any(word in visit.failed.lower() for word in words)
