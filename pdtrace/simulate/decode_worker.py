@@ -70,7 +70,7 @@ class DecodeWorker:
         self._serve(time_ns)
 
     def _serve(self, time_ns: int) -> None:
-        while self._wanting:
+        while self._wanting and self.up:
             flight, generation, blocks = self._wanting[0]
             if flight.generation == generation:
                 if self.used + blocks > self.shape.blocks or len(self.present) >= self.shape.most_running:

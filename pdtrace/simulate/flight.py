@@ -23,12 +23,23 @@ OPEN_NS = -1
 class Hold:
     """State of one request kept on P after prefill, until D has it or P gives it up."""
 
-    __slots__ = ("doing", "flight", "generation", "worker")
+    __slots__ = ("block_count", "doing", "flight", "generation", "worker")
 
     def __init__(self, flight: Flight, worker: PrefillWorker, doing: Doing) -> None:
         self.flight = flight
+        self.block_count = flight.block_count
         self.worker = worker
         self.doing = doing
+        self.generation = 0
+
+
+class Deadline:
+    """The client's patience or the server's limit for one request."""
+
+    __slots__ = ("flight", "generation")
+
+    def __init__(self, flight: Flight) -> None:
+        self.flight = flight
         self.generation = 0
 
 
@@ -37,11 +48,12 @@ class Flight:
 
     __slots__ = (
         "arrival",
+        "at_p",
         "attempt",
         "block_count",
-        "chunk_flows",
-        "chunks_done",
+        "chunks",
         "closed",
+        "computed",
         "computed_before",
         "d",
         "decode_first",
@@ -49,21 +61,25 @@ class Flight:
         "expected_tokens",
         "fell_back",
         "first_end_ns",
-        "flow",
+        "flows",
         "found",
         "generation",
-        "handoff_doings",
+        "handoffs",
         "hold",
         "holds_open",
         "joined",
+        "lost",
         "p",
+        "prefill",
         "prompt_tokens",
         "remaining",
         "reserved",
         "router",
         "segment",
+        "shaken",
         "story",
-        "waiting",
+        "tokens",
+        "waits",
     )
 
     def __init__(self, arrival: Arrival, story: Story, router: Router) -> None:
@@ -76,6 +92,7 @@ class Flight:
         self.fell_back = False
         self.computed_before = False  # an earlier attempt did prompt work that is lost
         self.prompt_tokens = arrival.input_tokens
+        self.tokens: list[int] = []  # when the client got them
         self.holds_open = 0
         self.reset()
 
@@ -83,16 +100,20 @@ class Flight:
         """Nothing is held anywhere: the state at the start of an attempt."""
         self.p: PrefillWorker | None = None
         self.d: DecodeWorker | None = None
-        self.waiting: Doing | None = None  # the wait it is in now
+        self.waits: dict[str, Doing] = {}  # worker -> the wait that it is in there
+        self.at_p = False  # in P's queue or running there
+        self.prefill: Doing | None = None
+        self.shaken = False  # overlapped: P knows that D has room
+        self.lost = ""  # why P has its state no more
+        self.computed = False  # P, or D in its place, has done the prompt
         self.remaining = 0  # prompt tokens still to be computed on P
         self.block_count = 0  # blocks it has on P
         self.found = 0  # of these, found cached
         self.expected_tokens = 0  # prompt tokens the router counts on P for it
         self.reserved = 0  # blocks it has on D
-        self.flow: Flow | None = None
-        self.chunk_flows = 0  # transfers of chunks in progress
-        self.chunks_done = False
-        self.handoff_doings: list[Doing] = []
+        self.flows: list[Flow] = []
+        self.chunks = 0  # sent so far
+        self.handoffs: list[Doing] = []  # chunks' transfers that are open
         self.hold: Hold | None = None
         self.joined = False
         self.segment = 0  # D's history from where its tokens are
@@ -106,21 +127,29 @@ class Flight:
         self.story.doings.append(doing)
         return doing
 
-    def wait(self, stage: str, time_ns: int, worker: str, host: str) -> None:
-        """It waits from now on; ``waited`` ends it."""
-        self.waiting = self.begin(stage, time_ns, worker, host)
+    def did(self, stage: str, start_ns: int, end_ns: int, worker: str, host: str) -> None:
+        """A doing of known length; of none, it is left out."""
+        if end_ns > start_ns:
+            self.begin(stage, start_ns, worker, host).end_ns = end_ns
 
-    def waited(self, time_ns: int) -> None:
-        """The wait is over. One of no length is none."""
-        waiting = self.waiting
+    def wait(self, stage: str, time_ns: int, worker: str, host: str) -> None:
+        """It waits at a worker from now on; ``waited`` ends it."""
+        self.waits[worker] = self.begin(stage, time_ns, worker, host)
+
+    def waited(self, worker: str, time_ns: int) -> None:
+        """The wait at a worker is over. One of no length is none."""
+        waiting = self.waits.pop(worker, None)
         if waiting is None:
             return
-        self.waiting = None
         waiting.end_ns = time_ns
         if waiting.start_ns == time_ns:
-            self.story.doings.remove(waiting)
+            doings = self.story.doings
+            if doings[-1] is waiting:
+                doings.pop()
+            else:
+                self.story.doings = [doing for doing in doings if doing is not waiting]
 
-    def choice(self, choice: RouteChoice) -> None:
+    def chose(self, choice: RouteChoice) -> None:
         """Remember what the router decided."""
         choice.attempt = self.attempt
         self.story.choices.append(choice)

@@ -6,10 +6,11 @@ Owns batching and memory on P. What a finished prompt means is the engine's.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Protocol
 
 from pdtrace.simulate.cluster import Cluster, Worker
-from pdtrace.simulate.flight import Flight
+from pdtrace.simulate.flight import Flight, Hold
 from pdtrace.simulate.loop import Loop
 from pdtrace.simulate.prefix_cache import PrefixCache
 
@@ -37,7 +38,7 @@ class PrefillWorker:
         self.generation = 0
         self.up = True
         self.cache = PrefixCache(shape.blocks)
-        self.holding: dict[Flight, None] = {}  # prompts that are done and still here
+        self.holding: dict[Hold, None] = {}  # prompts that are done and still here
         self._costs = cluster.costs
         self._block_size = cluster.block_size
         self._loop = loop
@@ -55,6 +56,7 @@ class PrefillWorker:
 
     def submit(self, flight: Flight, time_ns: int) -> None:
         """Queue a prompt."""
+        flight.at_p = True
         self._waiting.append((flight, flight.generation))
         self.kick(time_ns)
 
@@ -112,22 +114,22 @@ class PrefillWorker:
                 self._listener.chunk_computed(flight, tokens, time_ns)
             else:
                 self._running.remove(flight)
+                flight.at_p = False
                 self.cache.fill(flight.arrival.blocks, flight.found)
-                self.holding[flight] = None
                 done.append((flight, tokens))
         for flight, tokens in done:
             self._listener.prefill_done(flight, tokens, time_ns)
         self.kick(time_ns)
 
-    def release(self, flight: Flight, time_ns: int) -> None:
+    def release(self, blocks: Sequence[int], block_count: int, time_ns: int) -> None:
         """A finished prompt's state is not needed here any more."""
-        del self.holding[flight]
-        self.cache.release(flight.arrival.blocks, flight.block_count)
+        self.cache.release(blocks, block_count)
         if self._waiting:
             self.kick(time_ns)
 
     def drop(self, flight: Flight) -> None:
         """A prompt that is not done is given up; call it after the flight's generation rose."""
+        flight.at_p = False
         if flight.block_count:
             self._running.remove(flight)
             self.cache.abandon(flight.arrival.blocks, flight.block_count, flight.found)

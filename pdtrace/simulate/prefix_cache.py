@@ -32,6 +32,10 @@ class PrefixCache:
         """Blocks that may be evicted."""
         return len(self._idle)
 
+    def blocks(self) -> list[int]:
+        """Ids of all blocks that can be found."""
+        return list(self._users)
+
     def match(self, prompt: Sequence[int]) -> int:
         """How many leading blocks of the prompt are here."""
         users = self._users
