@@ -145,6 +145,22 @@ def arrivals(
         )
 
 
+def shared_beginnings(workload: Workload, block_size: int) -> list[list[int]]:
+    """Ids of the full blocks of every shared beginning; none for a recording."""
+    if workload.file:
+        return []
+    count = workload.group_tokens // block_size
+    return [list(range(group * _MOST_BLOCKS, group * _MOST_BLOCKS + count)) for group in range(workload.groups)]
+
+
+def mean_rate_per_s(workload: Workload) -> float:
+    """Expected arrivals a second before the onset."""
+    if workload.rate_per_s or not workload.file:
+        return workload.rate_per_s
+    rows = _rows(workload.file, 64)
+    return (len(rows) - 1) * 1e9 / max(rows[-1][0] - rows[0][0], 1)
+
+
 def _drawn(
     workload: Workload, seed: int, start_ns: int, onset_ns: int
 ) -> Iterator[tuple[int, int, int, int | list[int]]]:
@@ -152,7 +168,6 @@ def _drawn(
     weights = [1.0 / (rank + 1) ** workload.group_skew for rank in range(workload.groups)]
     cumulative = [sum(weights[: rank + 1]) for rank in range(workload.groups)]
     ranks = range(workload.groups)
-    time_ns = float(start_ns)
     offset_ns = 0.0
     while True:
         # Time passes by expected arrivals, so a changed rate bends the same draws and nothing else.

@@ -23,7 +23,10 @@ class SlowLink:
 
 @dataclass(frozen=True, slots=True)
 class LoseRemovals:
-    """Routers hear no more of what prefill workers drop from their caches."""
+    """Routers rebuild their index from a replay that lacks removals, and hear of none from then on.
+
+    The cluster has been up for long: each worker has had every shared beginning at some time.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ class Worker:
     """Capacity of its KV memory."""
     most_running: int = 64
     """Sequences at a time."""
-    token_budget: int = 8192
+    token_budget: int = 2048
     """Prompt tokens a step."""
     spare: bool = False
     """Not started until the autoscaler asks for it."""

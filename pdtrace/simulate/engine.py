@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from pdtrace.simulate.arrivals import Arrival, Workload, arrivals
+from pdtrace.simulate.arrivals import Arrival, Workload, arrivals, shared_beginnings
 from pdtrace.simulate.cluster import Cluster
 from pdtrace.simulate.decode_worker import DecodeWorker
 from pdtrace.simulate.flight import OPEN_NS, Deadline, Flight, Hold
@@ -82,7 +82,19 @@ class Simulation:
             block_size=cluster.block_size,
         )
         self._coming: Arrival | None = None
+        self._warm_up(workload, start_ns)
         self._plan_arrival()
+
+    def _warm_up(self, workload: Workload, start_ns: int) -> None:
+        """The cluster has been up for long: every shared beginning is cached somewhere."""
+        beginnings = shared_beginnings(workload, self.cluster.block_size)
+        self.ever_stored = [block for blocks in beginnings for block in blocks]
+        for place, blocks in enumerate(beginnings):
+            if self.prefill_ready:
+                worker = self.prefill_ready[place % len(self.prefill_ready)]
+                if worker.cache.keep(blocks):
+                    for router in self.routers:
+                        router.sent_before(worker.name, blocks, start_ns)
 
     # ------------------------------------------------------------------------------------------------------ running
 
@@ -234,7 +246,9 @@ class Simulation:
         p = flight.p
         assert p is not None
         if not p.up:
-            self.try_again(flight, time_ns, "failed_prefill", "the prefill worker cannot be reached", 0)
+            self.try_again(
+                flight, time_ns, "failed_prefill", "the prefill worker cannot be reached", self.costs.detect_ns
+            )
         elif self.policy.mode == "overlapped" and not flight.shaken:
             flight.wait("bootstrap", time_ns, p.name, p.host)
         else:
@@ -349,7 +363,9 @@ class Simulation:
         d = flight.d
         assert d is not None
         if not d.up:
-            self.try_again(flight, time_ns, "failed_decode", "the decode worker cannot be reached", 0)
+            self.try_again(
+                flight, time_ns, "failed_decode", "the decode worker cannot be reached", self.costs.detect_ns
+            )
             return
         flight.wait("decode_queue", time_ns, d.name, d.host)
         d.reserve(flight, time_ns)

@@ -52,7 +52,7 @@ def _set_in(simulation: Simulation, cause: Cause, time_ns: int) -> None:
         case LoseRemovals():
             for router in simulation.routers:
                 for worker in simulation.prefill_workers.values():
-                    router.lose_removals(worker, time_ns)
+                    router.lose_removals(worker, time_ns, simulation.ever_stored)
         case ChangeKnowledge():
             for router in simulation.routers:
                 router.knowledge = cause.knowledge

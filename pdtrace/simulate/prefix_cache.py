@@ -46,6 +46,17 @@ class PrefixCache:
             found += 1
         return found
 
+    def keep(self, prompt: Sequence[int]) -> bool:
+        """Put blocks here as if a prompt had left them; False if there is no free room (nothing changes)."""
+        new = [block for block in prompt if block not in self._users]
+        if self.used + len(new) > self.capacity:
+            return False
+        for block in reversed(new):
+            self._users[block] = 0
+            self._idle[block] = None
+        self.peak = max(self.peak, self.used)
+        return True
+
     def begin(self, prompt: Sequence[int], blocks: int, most_found: int) -> int | None:
         """Take room for a prompt of ``blocks`` blocks, evicting idle ones; None if there is no room (nothing changes).
 

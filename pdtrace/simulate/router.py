@@ -65,11 +65,21 @@ class Router:
         state = cluster.costs.state_bytes_per_token
         self._bytes_per_token = sum(size for _, size in state)
 
-    def lose_removals(self, worker: PrefillWorker, time_ns: int) -> None:
-        """From now on it hears what the worker stores and no longer what the worker drops."""
+    def lose_removals(self, worker: PrefillWorker, time_ns: int, also: Sequence[int] = ()) -> None:
+        """From now on it hears what the worker stores and no longer what the worker drops.
+
+        ``also`` is what the worker had some time before and the router now believes it to have again.
+        """
         if worker.name not in self._stale:
             index = self._stale[worker.name] = BelievedIndex(1 << 62)
-            index.add(worker.cache.blocks(), time_ns)
+            index.add([*worker.cache.blocks(), *also], time_ns)
+
+    def sent_before(self, worker: str, blocks: Sequence[int], time_ns: int) -> None:
+        """A prompt that begins so was sent there before the simulation began."""
+        if self.knowledge == "predicted":
+            self._predicted.setdefault(worker, BelievedIndex(self._cluster.policy.predicted_ttl_ns)).add(
+                blocks, time_ns
+            )
 
     def heard(self, worker: str, blocks: Sequence[int], time_ns: int) -> None:
         """A worker stored a prompt's blocks."""
