@@ -250,12 +250,11 @@ def is_right(answered: str, true: str, low_ns: int, high_ns: int, visits: list[V
 
 
 def wrongs(story: Story, row: Row, cluster: ClusterFacts = CLUSTER) -> list[tuple[str, str, int]]:
-    """(stage answered, true stage, ns) wherever an answer is wrong. Clocks must show true time."""
+    """(stage answered, true stage, ns) wherever an answer is wrong inside the true window. Clocks must show true time."""
     pieces = [Piece(*piece) for piece in row["section_list"] or row["section_list_to_end"]]
-    if not pieces:
-        return []
+    until_ns = story.first_token_ns or story.end_ns or max(doing.end_ns for doing in story.doings)
     visits = visits_of(story, cluster)
-    truth = true_pieces(story, max(pieces[-1].end_ns, story.arrival_ns + 1))
+    truth = true_pieces(story, until_ns)
     return [
         (answered, true, high - low)
         for answered, true, low, high in overlaps(pieces, truth)

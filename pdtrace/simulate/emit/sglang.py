@@ -264,13 +264,18 @@ class _Visiting:
     def _token_ns(self) -> int | None:
         """P's "first token" is the hand-over; D's and an aggregated worker's is the token."""
         visit = self._visit
-        if visit.failed:
+        if visit.failed or (visit.role == "decode" and not self._made_token()):
             return None
         if visit.role == "prefill":
-            return self._end_ns()
+            return None if visit.cut else self._end_ns()
         stage = "first_token" if visit.first("first_token") or visit.role == "decode" else "prefill"
         emitted = visit.all(stage)
         return emitted[-1].end_ns if emitted else None
+
+    def _made_token(self) -> bool:
+        """Whether D's first step was finished."""
+        first = self._visit.first("first_token")
+        return first is not None and not first.failed and not (self._visit.cut and first.end_ns == self._visit.end_ns)
 
     def _resource(self, instance: str) -> dict[str, Value]:
         return {**SDK, "service.instance.id": instance}
@@ -328,7 +333,7 @@ class _Visiting:
             begun_ns = reserved_ns if reserved_ns is not None else visit.start_ns
             if landed_ns > begun_ns:
                 slices.append(("decode_transferred", begun_ns, landed_ns))
-        if first is not None and not first.failed:
+        if first is not None and self._made_token():
             decode = visit.first("decode")
             slices.append(("decode_forward", first.start_ns, decode.end_ns if decode else first.end_ns))
             slices.append(("decode_forward/fake_output", first.start_ns, first.end_ns))

@@ -37,6 +37,7 @@ class Visit:
     cut: bool = False  #: the front end gave the request up while the worker had it
     open: bool = False  #: the worker still has it
     unreached: bool = False  #: the call went nowhere: no worker was there
+    lost: bool = False  #: the worker itself went, and took with it what it would have told
 
     @property
     def failed(self) -> str:
@@ -44,11 +45,6 @@ class Visit:
         if self.unreached:
             return f"the {self.role} worker cannot be reached"
         return next((doing.failed for doing in self.doings if doing.failed), "")
-
-    @property
-    def lost(self) -> bool:
-        """Whether the worker itself went, and took with it what it would have told."""
-        return self.unreached or f"{self.role} worker" in self.failed
 
     def first(self, *stages: str) -> Doing | None:
         """The first doing of one of ``stages``."""
@@ -71,6 +67,7 @@ def visits_of(story: Story, cluster: ClusterFacts) -> list[Visit]:
     for visit in visits:
         visit.called_ns = _called_ns(visit, visits, story)
         visit.choice = _choice(visit, story)
+    _mark_lost(visits, story)
     return visits
 
 
@@ -92,6 +89,16 @@ def _visit(story: Story, cluster: ClusterFacts, worker: str, attempt: int, doing
     computed = role == "prefill" and visit.first("prefill", "recompute") is not None
     visit.open = story.end_ns is None and attempt + 1 == story.attempts and not computed
     return visit
+
+
+def _mark_lost(visits: list[Visit], story: Story) -> None:
+    """An attempt ends only where a worker went: the one its failure names, else the one that had it last."""
+    for visit in visits:
+        visit.lost = visit.unreached or f"worker {visit.worker} restarted" in visit.failed
+    for attempt in range(story.attempts - 1):
+        inside = [visit for visit in visits if visit.attempt == attempt]
+        if inside and not any(visit.lost for visit in inside):
+            max(inside, key=lambda visit: visit.end_ns).lost = True
 
 
 def _unreached(story: Story, cluster: ClusterFacts, reached: Collection[tuple[int, str]]) -> Iterator[Visit]:
