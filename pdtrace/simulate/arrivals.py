@@ -169,6 +169,7 @@ def _drawn(
     cumulative = [sum(weights[: rank + 1]) for rank in range(workload.groups)]
     ranks = range(workload.groups)
     offset_ns = 0.0
+    phase = long.random()
     while True:
         # Time passes by expected arrivals, so a changed rate bends the same draws and nothing else.
         offset_ns += _until(times.expovariate(1.0), offset_ns, workload, onset_ns - start_ns)
@@ -176,8 +177,10 @@ def _drawn(
         own = workload.own_tokens.of(lengths.gauss(0.0, 1.0))
         output_tokens = workload.output_tokens.of(lengths.gauss(0.0, 1.0))
         group = prefixes.choices(ranks, cum_weights=cumulative)[0] if workload.groups else -1
-        is_long = long.random() < workload.long_share and time_ns >= onset_ns
-        own = workload.long_tokens if is_long else own
+        # Long prompts come evenly, from a drawn phase: a short run has its share of them, too.
+        phase = (phase + workload.long_share) % 1.0
+        if phase < workload.long_share and time_ns >= onset_ns:
+            own = workload.long_tokens
         shared: int | list[int] = [] if group < 0 else group * _MOST_BLOCKS + workload.group_tokens
         yield time_ns, own + (workload.group_tokens if workload.groups else 0), output_tokens, shared
 

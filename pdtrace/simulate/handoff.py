@@ -109,8 +109,9 @@ class Handoff:
             "mode": simulation.policy.mode,
             "result": "hit",
             "ranks": d.shape.tp,
-            "lease_ms": simulation.policy.lease_ns // 1_000_000 if side == "destination" else 0,
         }
+        if side == "destination":
+            doing.detail["lease_ms"] = simulation.policy.lease_ns // 1_000_000
         flight.handoffs.append(doing)
         flight.chunks += 1
         if tokens:

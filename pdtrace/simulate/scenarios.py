@@ -34,7 +34,7 @@ class Scenario:
     cause: str
     """In words; empty if nothing goes wrong."""
     stage: str
-    """The stage that grows, by much the most; empty: none does."""
+    """The stage that grows, by much the most, where P and D are called one after the other; empty: none does."""
     affected: str
     """Worker id, ``source>destination`` hosts of a link, or host."""
     fix: str
@@ -51,6 +51,10 @@ class Scenario:
     scale: Autoscale | None = None
     """The autoscaler, where the cause is how late it helps; without the cause it takes no time."""
 
+    def stage_in(self, mode: str) -> str:
+        """The stage that grows: where both are called together, D's queue is felt on P, as back-pressure."""
+        return "bootstrap" if mode == "overlapped" and self.stage == "decode_queue" else self.stage
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -64,6 +68,8 @@ class Run:
     start_ns: int
     onset_ns: int
     """True time at which the cause sets in."""
+    stage: str
+    """The stage that grows; empty: none does."""
 
 
 def ready(
@@ -73,6 +79,7 @@ def ready(
     requests: int | None = None,
     rate_per_s: float | None = None,
     arrivals: str = "",
+    mode: str = "",
     start_ns: int = START_NS,
     run: str = "",
     with_cause: bool = True,
@@ -86,6 +93,7 @@ def ready(
         requests: How many; None: the scenario's own number.
         rate_per_s: Arrivals a second; None: the scenario's own, or the recording's.
         arrivals: ``mooncake`` or ``azure`` instead of the scenario's distributions.
+        mode: ``sequential`` or ``overlapped`` instead of the scenario's own way of calling P and D.
         start_ns: True time of the start.
         run: Label of the run; request ids begin with it.
         with_cause: False: the same requests in the same cluster, and nothing goes wrong.
@@ -100,6 +108,8 @@ def ready(
     rate = mean_rate_per_s(workload)
     half_ns = round(count / 2 / rate * SECOND)
     cluster = scenario.cluster
+    if mode:
+        cluster = replace(cluster, policy=replace(cluster.policy, mode=mode))
     if with_cause:
         workload = scenario.asked(workload) if scenario.asked else workload
         cluster = replace(
@@ -122,7 +132,8 @@ def ready(
     if scenario.scale is not None:
         scale = scenario.scale if with_cause else replace(scenario.scale, start_up_ns=0)
         plan_autoscale(simulation, scale, start_ns)
-    return Run(scenario, simulation, seed, count, rate, start_ns, start_ns + half_ns)
+    stage = scenario.stage_in(cluster.policy.mode)
+    return Run(scenario, simulation, seed, count, rate, start_ns, start_ns + half_ns, stage)
 
 
 # Prompts whose beginnings fill the caches, in a cluster with time to spare: a lost hit costs prefill and nothing else.
@@ -138,6 +149,11 @@ def _with(cluster: Cluster, role: str, **changed: int) -> Cluster:
     """The cluster with every worker of a role changed."""
     workers = tuple(replace(w, **changed) if w.role == role else w for w in cluster.workers)  # type: ignore[arg-type]
     return replace(cluster, workers=workers)
+
+
+def _only(cluster: Cluster, role: str, *names: str) -> Cluster:
+    """The cluster with these workers of a role alone."""
+    return replace(cluster, workers=tuple(w for w in cluster.workers if w.role != role or w.name in names))
 
 
 SCENARIOS: Final[dict[str, Scenario]] = {
@@ -251,14 +267,15 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         ),
         Scenario(
             "mixed_lengths",
-            "one prompt in twenty has 32,000 tokens: short ones wait behind it",
+            "six prompts in a hundred have 20,000 tokens: short ones wait behind them",
             "prefill_queue",
-            "prefill",
+            "p0",
             "route long prompts to workers of their own, or a smaller chunk",
             requests=600,
-            cluster=_with(base_cluster(), "prefill", token_budget=1024),
-            workload=Workload(rate_per_s=16.0),
-            asked=lambda workload: replace(workload, long_share=0.05, long_tokens=32_000),
+            # One prefill worker: with several, the router would keep the short ones away from the long.
+            cluster=_with(_only(base_cluster(), "prefill", "p0"), "prefill", token_budget=1024),
+            workload=Workload(rate_per_s=8.0),
+            asked=lambda workload: replace(workload, long_share=0.06, long_tokens=20_000),
         ),
     )
 }
