@@ -194,7 +194,10 @@ class AnswerReader:
             self._read_model(message)
             visible = [self._read_choice(choice) for choice in choices if isinstance(choice, dict)]
             count = self._count(message, choices)
-            return self._shown(count) if any(visible) else self._not_shown(count)
+            if any(visible):
+                return self._shown(count)
+            self._pending_count += count
+            return None
         if isinstance(message.get("meta_info"), dict):
             return self._read_generate(message)
         kind = message.get("type")
@@ -205,12 +208,8 @@ class AnswerReader:
             count, self._pending_count = count + self._pending_count, 0
         return count
 
-    def _not_shown(self, count: int) -> None:
-        self._pending_count += count
-
     def _read_choice(self, choice: dict[str, Any]) -> bool:
-        index = choice.get("index")
-        index = index if isinstance(index, int) else 0
+        index = _index(choice)
         reason = choice.get("finish_reason")
         known = self.finish_reasons.get(index, "")
         self.finish_reasons[index] = reason if isinstance(reason, str) and reason else known
@@ -228,7 +227,7 @@ class AnswerReader:
         if ids:
             return sum(ids)
         if running is not None and len(only) == 1:  # vLLM: the choice's own running count, not the request's
-            index = only[0].get("index") if isinstance(only[0].get("index"), int) else 0
+            index = _index(only[0])
             before, self._seen_tokens[index] = self._seen_tokens.get(index, 0), running
             return max(running - before, 0)
         probabilities = [c["logprobs"] for c in only if isinstance(c.get("logprobs"), dict)]
@@ -246,7 +245,10 @@ class AnswerReader:
         self.finish_reasons[0] = reason if isinstance(reason, str) and reason else self.finish_reasons.get(0, "")
         before, self._seen_tokens[0] = self._seen_tokens.get(0, 0), tokens or 0
         grown = (tokens or 0) - before
-        return self._shown(grown) if grown > 0 and message.get("text") else self._not_shown(max(grown, 0))
+        if grown > 0 and message.get("text"):
+            return self._shown(grown)
+        self._pending_count += max(grown, 0)
+        return None
 
     def _read_typed(self, message: dict[str, Any], kind: str) -> int | None:
         """The responses API and Anthropic's messages: every event names its type."""
@@ -366,6 +368,11 @@ def ending_of(status: int, answer: AnswerReader) -> Ending:
     if not answer.recognised:
         return Ending("failed", "the stream ended without an answer")
     return Ending("failed", "the stream ended without a finish reason and without [DONE]")
+
+
+def _index(choice: dict[str, Any]) -> int:
+    index = choice.get("index")
+    return index if isinstance(index, int) else 0
 
 
 def _is_content(delta: dict[str, Any]) -> bool:
