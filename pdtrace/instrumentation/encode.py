@@ -1,0 +1,219 @@
+"""Records to OTLP bytes: what the drainer does instead of building spans.
+
+Owns the meaning of a record's events (which stage runs when) and the bytes of its spans. A span is put together from
+pieces that are the same for all spans of its kind and one struct.pack of what differs. Does not send.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+from pdtrace.instrumentation.record import BEGIN, END, NEXT, SET, WHOLE, Record, new_id
+from pdtrace.instrumentation.stages import STAGES
+from pdtrace.instrumentation.wire import attribute, block, varint
+
+SCOPE: Final = "pdtrace"
+_KNOWN: Final = frozenset(STAGES)
+_LAST_NS: Final = (1 << 63) - 1
+_INTERNAL, _SERVER = 1, 2
+_ERROR_OUTCOMES: Final = ("failed", "timed_out")
+
+# Field tags of opentelemetry.proto.trace.v1.Span.
+_ATTRIBUTE, _STATUS = 0x4A, 0x7A
+
+
+class Problems:
+    """What a record said that makes no sense, by kind; counted, never raised."""
+
+    __slots__ = ("counts",)
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+
+    def add(self, kind: str) -> None:
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+
+
+class _Open:
+    """A stage span in the making."""
+
+    __slots__ = ("attempt", "attributes", "end_ns", "failed", "stage", "start_ns")
+
+    def __init__(self, stage: str, start_ns: int, attempt: int) -> None:
+        self.stage = stage
+        self.start_ns = start_ns
+        self.end_ns: int | None = None
+        self.attempt = attempt
+        self.attributes: Mapping[str, Any] | None = None
+        self.failed = ""
+
+
+def encode(records: Sequence[Record], resource: Mapping[str, Any], problems: Problems) -> tuple[bytes, int]:
+    """One ExportTraceServiceRequest with the spans of finished records, and how many spans those are."""
+    spans: list[bytes] = []
+    for record in records:
+        _spans_of(record, spans, problems)
+    scope_spans = block(0x0A, block(0x0A, SCOPE.encode())) + b"".join(spans)
+    body = block(0x0A, _resource(resource)) + block(0x12, scope_spans)
+    return block(0x0A, body), len(spans)
+
+
+def encode_state(state: str, at_ns: int, resource: Mapping[str, Any]) -> bytes:
+    """One ExportLogsServiceRequest: event ``pdtrace.worker.state`` at a Unix time."""
+    stamp = struct.pack("<Q", at_ns)
+    record = (
+        b"\x09" + stamp + b"\x59" + stamp + b"\x10\x09" + block(0x1A, b"INFO")
+        + attribute(0x32, "pdtrace.worker.state", state) + block(0x62, b"pdtrace.worker.state")
+    )  # fmt: skip
+    scope_logs = block(0x0A, block(0x0A, SCOPE.encode())) + block(0x12, record)
+    return block(0x0A, block(0x0A, _resource(resource)) + block(0x12, scope_logs))
+
+
+def encode_counters(counters: Mapping[str, int], start_ns: int, now_ns: int, resource: Mapping[str, Any]) -> bytes:
+    """One ExportMetricsServiceRequest: cumulative sum ``pdtrace.instrumentation.records`` by what became of them."""
+    points = b"".join(
+        block(0x0A, attribute(0x3A, "pdtrace.instrumentation.fate", fate)
+              + struct.pack("<BQBQBq", 0x11, start_ns, 0x19, now_ns, 0x31, count))
+        for fate, count in counters.items()
+    )  # fmt: skip
+    metric = (
+        block(0x0A, b"pdtrace.instrumentation.records")
+        + block(0x1A, b"{record}")
+        + block(0x3A, points + b"\x10\x02\x18\x01")
+    )
+    scope_metrics = block(0x0A, block(0x0A, SCOPE.encode())) + block(0x12, metric)
+    return block(0x0A, block(0x0A, _resource(resource)) + block(0x12, scope_metrics))
+
+
+def _resource(attributes: Mapping[str, Any]) -> bytes:
+    return b"".join([attribute(0x0A, name, value) for name, value in attributes.items()])
+
+
+# ------------------------------------------------------------------------------------------------------- one record
+
+
+def _spans_of(record: Record, out: list[bytes], problems: Problems) -> None:
+    shared = attribute(_ATTRIBUTE, "pdtrace.request.id", record.request_id) if record.request_id else b""
+    trace_id = record.trace_id_bytes
+    own = record.span_id_bytes
+    parent = own if record.edge or record.parent is not None else b""
+    offset_ns, wall_ns = record.offset_ns, record.clock.wall_ns
+    if record.edge:
+        _root(record, trace_id, own, shared, out, problems)
+    first_id = int.from_bytes(new_id(8), "little")
+    for number, span in enumerate(_stage_spans(record, problems)):
+        end_ns = record.end_ns if span.end_ns is None else span.end_ns
+        if offset_ns is None:
+            start_ns, end_ns = wall_ns(span.start_ns), wall_ns(end_ns)
+        else:
+            start_ns, end_ns = span.start_ns + offset_ns, end_ns + offset_ns
+        if not 0 < start_ns <= end_ns <= _LAST_NS:
+            problems.add("ends_before_it_begins" if end_ns < start_ns else "time_out_of_range")
+            continue
+        rest = shared
+        if span.attributes:
+            rest += b"".join([attribute(_ATTRIBUTE, name, value) for name, value in span.attributes.items()])
+        if span.failed:
+            rest += block(_STATUS, block(0x12, span.failed.encode("utf-8", "replace")) + b"\x18\x02")
+        span_id = (first_id + number) & 0xFFFF_FFFF_FFFF_FFFF or 1
+        pack, head, middle = _template(span.stage, span.attempt, bool(parent), len(rest))
+        if parent:
+            out.append(
+                pack(head, trace_id, b"\x12\x08", span_id, b'"\x08', parent, middle, start_ns, b"A", end_ns, rest)
+            )
+        else:
+            out.append(pack(head, trace_id, b"\x12\x08", span_id, middle, start_ns, b"A", end_ns, rest))
+
+
+@lru_cache(maxsize=8192)
+def _template(stage: str, attempt: int, has_parent: bool, rest: int) -> tuple[Any, bytes, bytes]:
+    """How a stage span of this form is packed, what comes before its trace id, and what between parent and start."""
+    name = block(0x2A, f"pdtrace.{stage}".encode())
+    middle = name + bytes((0x30, _INTERNAL)) + attribute(_ATTRIBUTE, "pdtrace.attempt", attempt) + b"\x39"
+    size = 18 + 10 + (10 if has_parent else 0) + len(middle) + 8 + 1 + 8 + rest
+    head = b"\x12" + varint(size) + b"\x0a\x10"
+    form = f"<{len(head)}s16s2sQ{'2s8s' if has_parent else ''}{len(middle)}sQ1sQ{rest}s"
+    return struct.Struct(form).pack, head, middle
+
+
+def _stage_spans(record: Record, problems: Problems) -> list[_Open]:
+    """Events to intervals, in the order they began. What has no end yet ends with the record."""
+    spans: list[_Open] = []
+    latest: dict[str, _Open] = {}
+    running: list[_Open] = []
+    attempt = record.attempt
+    for event in record.events:
+        code, stage = event[0], event[1]
+        if stage not in _KNOWN:
+            problems.add("unknown_stage")
+        elif code == NEXT or code == BEGIN:
+            if code == NEXT and running:
+                running.pop().end_ns = event[2]
+            span = latest[stage] = _Open(stage, event[2], attempt)
+            spans.append(span)
+            running.append(span)
+        elif code == END:
+            span = next((each for each in reversed(running) if each.stage == stage), None)  # type: ignore[assignment]
+            if span is None:
+                problems.add("end_without_begin")
+            else:
+                span.end_ns = event[2]
+                running.remove(span)
+        elif code == WHOLE:
+            _, _, start_ns, end_ns, attributes, of_attempt, failed = event
+            span = latest[stage] = _Open(stage, start_ns, attempt if of_attempt is None else of_attempt)
+            span.end_ns, span.attributes, span.failed = end_ns, attributes, failed
+            spans.append(span)
+        elif stage not in latest:
+            problems.add("stage_never_begun")
+        elif code == SET:
+            span = latest[stage]
+            span.attributes = {**(span.attributes or {}), event[2]: event[3]}
+        else:
+            latest[stage].failed = event[2] or "failed"
+    return spans
+
+
+def _root(record: Record, trace_id: bytes, span_id: bytes, shared: bytes, out: list[bytes], problems: Problems) -> None:
+    """The request's own span."""
+    offset_ns, wall_ns = record.offset_ns, record.clock.wall_ns
+
+    def unix_ns(stamp: int) -> int:
+        return wall_ns(stamp) if offset_ns is None else stamp + offset_ns
+
+    start_ns, end_ns = unix_ns(record.start_ns), unix_ns(record.end_ns)
+    if not 0 < start_ns <= end_ns <= _LAST_NS:
+        problems.add("ends_before_it_begins" if end_ns < start_ns else "time_out_of_range")
+        return
+    parts = [b"\x0a\x10", trace_id, b"\x12\x08", span_id]
+    if record.parent is not None:
+        parts += (b"\x22\x08", record.parent.span_id)
+    parts += (
+        b"\x2a\x0fpdtrace.request\x30",
+        bytes((_SERVER,)),
+        struct.pack("<BQBQ", 0x39, start_ns, 0x41, end_ns),
+        shared,
+    )
+    if record.attributes:
+        parts += [attribute(_ATTRIBUTE, name, value) for name, value in record.attributes.items()]
+    stamps = record.token_stamps
+    first_ns = record.first_ns
+    if stamps:
+        stamps.sort()
+        first_ns = stamps[0][0] if first_ns is None else first_ns
+        since = [max(0, unix_ns(at_ns) - start_ns) for at_ns, _ in stamps]
+        parts.append(attribute(_ATTRIBUTE, "pdtrace.token_times_ns", since))
+        if any(count != 1 for _, count in stamps):
+            parts.append(attribute(_ATTRIBUTE, "pdtrace.token_counts", [count for _, count in stamps]))
+    if first_ns is not None:
+        parts.append(attribute(_ATTRIBUTE, "pdtrace.first_token_ns", unix_ns(first_ns)))
+    if record.outcome:
+        parts.append(attribute(_ATTRIBUTE, "pdtrace.outcome", record.outcome))
+    if record.error:
+        parts.append(attribute(_ATTRIBUTE, "pdtrace.error", record.error))
+    if record.outcome.startswith(_ERROR_OUTCOMES):
+        parts.append(block(_STATUS, block(0x12, record.error.encode("utf-8", "replace")) + b"\x18\x02"))
+    out.append(block(0x12, b"".join(parts)))

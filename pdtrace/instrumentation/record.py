@@ -1,0 +1,273 @@
+"""One request as one process sees it: stamps now, spans later.
+
+Owns the hot path. A call here reads the clock and appends a tuple, nothing else: ids, Unix times, checks and bytes are
+made by the drainer (encode.py). Calls may come from several threads; each is one append, so none is lost, and they
+take effect in the order of the appends.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from pdtrace.instrumentation.context import Context, render
+
+if TYPE_CHECKING:
+    from pdtrace.instrumentation.clock import Clock
+
+# What happened, as (code, stage, ...) in the order it was said.
+NEXT: Final = 0  #: (NEXT, stage, at_ns)
+BEGIN: Final = 1  #: (BEGIN, stage, at_ns)
+END: Final = 2  #: (END, stage, at_ns)
+WHOLE: Final = 3  #: (WHOLE, stage, start_ns, end_ns, attributes, attempt, failed)
+SET: Final = 4  #: (SET, stage, name, value)
+FAIL: Final = 5  #: (FAIL, stage, text)
+
+#: Not the program's own generator: seeding that one must not make ids repeat, nor may ids disturb it.
+_random = random.Random()  # noqa: S311 - ids, not secrets
+
+
+def reseed() -> None:
+    """After a fork: a child must not draw the ids its parent draws."""
+    _random.seed()
+
+
+def new_id(size: int) -> bytes:
+    """Random bytes, never all zero."""
+    return (_random.getrandbits(8 * size) or 1).to_bytes(size, "big")
+
+
+class Record:
+    """What is known of one request here. Made by ``Recorder.begin``; all stamps are of the recorder's clock."""
+
+    __slots__ = (
+        "_now",
+        "_span_id",
+        "_submit",
+        "_trace_id",
+        "attempt",
+        "attributes",
+        "clock",
+        "edge",
+        "end_ns",
+        "error",
+        "events",
+        "finished",
+        "first_ns",
+        "offset_ns",
+        "outcome",
+        "parent",
+        "request_id",
+        "start_ns",
+        "token_stamps",
+    )  # fmt: skip
+
+    recording: Final = True
+
+    def __init__(
+        self,
+        submit: Callable[[Record], None],
+        clock: Clock,
+        now: Callable[[], int],
+        offset_ns: int | None,
+        request_id: str,
+        parent: Context | None,
+        edge: bool,
+        attempt: int,
+        start_ns: int,
+    ) -> None:
+        self._submit = submit
+        self.clock = clock
+        self._now = now
+        self.offset_ns = offset_ns
+        self.request_id = request_id
+        self.parent = parent
+        self.edge = edge
+        self.attempt = attempt
+        self.start_ns = start_ns
+        self.events: list[tuple[Any, ...]] = []
+        self.finished = False
+        self.attributes: dict[str, Any] | None = None
+        self.token_stamps: list[tuple[int, int]] | None = None
+        self.first_ns: int | None = None
+        self._trace_id: bytes | None = None
+        self._span_id: bytes | None = None
+
+    # ------------------------------------------------------------------------------------------------- the hot path
+
+    def next(self, stage: str, at_ns: int | None = None) -> None:
+        """End the running stage and begin this one, with one stamp."""
+        self.events.append((NEXT, stage, self._now() if at_ns is None else at_ns))
+
+    def begin(self, stage: str, at_ns: int | None = None) -> None:
+        """Begin a stage beside those that run."""
+        self.events.append((BEGIN, stage, self._now() if at_ns is None else at_ns))
+
+    def end(self, stage: str, at_ns: int | None = None) -> None:
+        """End the stage, the latest begun first."""
+        self.events.append((END, stage, self._now() if at_ns is None else at_ns))
+
+    def tokens(self, count: int = 1, at_ns: int | None = None) -> None:
+        """``count`` user-visible tokens left in one chunk."""
+        stamp = (self._now() if at_ns is None else at_ns, count)
+        if self.token_stamps is None:
+            self.token_stamps = [stamp]
+        else:
+            self.token_stamps.append(stamp)
+
+    def finish(self, outcome: str = "", error: str = "", at_ns: int | None = None) -> None:
+        """Hand the record in. What still runs ends now. A second finish does nothing.
+
+        Args:
+            outcome: One of the ledger's outcomes (ok, cancelled, rejected, ...); "" = let pdtrace derive it.
+            error: What went wrong, in words.
+        """
+        if self.finished:
+            return
+        self.finished = True
+        self.outcome = outcome
+        self.error = error
+        self.end_ns = self._now() if at_ns is None else at_ns
+        self._submit(self)
+
+    # ------------------------------------------------------------------------------------------------ what goes with it
+
+    @contextmanager
+    def stage(self, stage: str) -> Iterator[None]:
+        """A stage as long as the block; an exception passes through and marks it failed."""
+        self.begin(stage)
+        try:
+            yield
+        except BaseException as problem:
+            self.fail(stage, f"{type(problem).__name__}: {problem}")
+            raise
+        finally:
+            self.end(stage)
+
+    def add(
+        self,
+        stage: str,
+        start_ns: int,
+        end_ns: int,
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        attempt: int | None = None,
+        failed: str = "",
+    ) -> None:
+        """A whole interval after the fact: a rank of a transfer, a chunk, a simulated stage."""
+        self.events.append((WHOLE, stage, start_ns, end_ns, attributes, attempt, failed))
+
+    def set(self, name: str, value: Any) -> None:
+        """An attribute of the request. Only an edge record has a span to carry it."""
+        if self.attributes is None:
+            self.attributes = {}
+        self.attributes[name] = value
+
+    def set_stage(self, stage: str, name: str, value: Any) -> None:
+        """An attribute of the latest span of a stage."""
+        self.events.append((SET, stage, name, value))
+
+    def fail(self, stage: str, text: str) -> None:
+        """The latest span of a stage failed."""
+        self.events.append((FAIL, stage, text))
+
+    def first_token(self, at_ns: int | None = None) -> None:
+        """The first user-visible token, where chunks are not stamped one by one; the first call counts."""
+        if self.first_ns is None:
+            self.first_ns = self._now() if at_ns is None else at_ns
+
+    # -------------------------------------------------------------------------------------------------------- identity
+
+    @property
+    def trace_id_bytes(self) -> bytes:
+        """Caller's trace, else a new one; made when first asked for."""
+        if self._trace_id is None:
+            self._trace_id = self.parent.trace_id if self.parent is not None else new_id(16)
+        return self._trace_id
+
+    @property
+    def span_id_bytes(self) -> bytes:
+        """The request's span (edge), or what calls further down hang under (others: the caller's span)."""
+        if self._span_id is None:
+            self._span_id = new_id(8) if self.edge or self.parent is None else self.parent.span_id
+        return self._span_id
+
+    @property
+    def trace_id(self) -> str:
+        """32 hex digits."""
+        return self.trace_id_bytes.hex()
+
+    @property
+    def span_id(self) -> str:
+        """16 hex digits."""
+        return self.span_id_bytes.hex()
+
+    @property
+    def traceparent(self) -> str:
+        """W3C context for calls further down."""
+        return render(self.trace_id_bytes, self.span_id_bytes, sampled=True)
+
+
+class Unrecorded(Record):
+    """Stands for a request that is not recorded: takes every call, keeps nothing, passes the context on."""
+
+    __slots__ = ("_traceparent",)
+
+    recording = False  # type: ignore[misc]
+
+    def __init__(self, clock: Clock, traceparent: str) -> None:
+        super().__init__(_keep_nothing, clock, _no_time, 0, "", None, False, 0, 0)
+        self.finished = True
+        self._traceparent = traceparent
+
+    def next(self, stage: str, at_ns: int | None = None) -> None:
+        """Nothing."""
+
+    def begin(self, stage: str, at_ns: int | None = None) -> None:
+        """Nothing."""
+
+    def end(self, stage: str, at_ns: int | None = None) -> None:
+        """Nothing."""
+
+    def tokens(self, count: int = 1, at_ns: int | None = None) -> None:
+        """Nothing."""
+
+    def add(self, stage: str, start_ns: int, end_ns: int, attributes: Any = None, **more: Any) -> None:
+        """Nothing."""
+
+    def set(self, name: str, value: Any) -> None:
+        """Nothing."""
+
+    def set_stage(self, stage: str, name: str, value: Any) -> None:
+        """Nothing."""
+
+    def fail(self, stage: str, text: str) -> None:
+        """Nothing."""
+
+    def first_token(self, at_ns: int | None = None) -> None:
+        """Nothing."""
+
+    @property
+    def traceparent(self) -> str:
+        """What came in; "" if nothing did and recording is off."""
+        return self._traceparent
+
+    @property
+    def trace_id(self) -> str:
+        """Trace of the context that is passed on, or ""."""
+        return self._traceparent[3:35]
+
+    @property
+    def span_id(self) -> str:
+        """Span of the context that is passed on, or ""."""
+        return self._traceparent[36:52]
+
+
+def _keep_nothing(record: Record) -> None:
+    pass
+
+
+def _no_time() -> int:
+    return 0

@@ -1,0 +1,109 @@
+"""The few parts of protobuf's wire format that OTLP needs, without the library: an engine should not have to load it.
+
+Owns bytes of attributes and fields. Knows no span.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, Final
+
+_DOUBLE: Final = struct.Struct("<d")
+_INT64: Final = range(-(1 << 63), 1 << 63)
+
+
+class Undecodable(ValueError):
+    """Bytes that are no protobuf message."""
+
+
+def varint(value: int) -> bytes:
+    """A non-negative integer below 2**64."""
+    if value < 0x80:
+        return bytes((value,))
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def block(tag: int, content: bytes) -> bytes:
+    """A length-delimited field."""
+    size = len(content)
+    return bytes((tag, size)) + content if size < 0x80 else bytes((tag,)) + varint(size) + content
+
+
+@lru_cache(maxsize=4096)
+def _key(name: str) -> bytes:
+    return block(0x0A, name.encode("utf-8", "replace"))
+
+
+def attribute(tag: int, name: str, value: Any) -> bytes:
+    """A KeyValue as field ``tag``; b"" for None, which OTLP has no use for. What is no OTLP value goes as its text."""
+    if value is None:
+        return b""
+    return block(tag, _key(name) + block(0x12, any_value(value)))
+
+
+def any_value(value: Any) -> bytes:
+    """An AnyValue."""
+    kind = type(value)
+    if kind is str:
+        return block(0x0A, value.encode("utf-8", "replace"))
+    if kind is bool:
+        return b"\x10\x01" if value else b"\x10\x00"
+    if kind is int and value in _INT64:
+        return b"\x18" + varint(value & 0xFFFF_FFFF_FFFF_FFFF)
+    if kind is float:
+        return b"\x21" + _DOUBLE.pack(value)
+    if kind is list or kind is tuple:
+        return block(0x2A, b"".join([block(0x0A, any_value(each)) for each in value]))
+    if kind is bytes:
+        return block(0x3A, value)
+    if kind is not int and hasattr(value, "__index__"):
+        return any_value(int(value))  # enumerations, numpy's integers
+    if isinstance(value, float):
+        return any_value(float(value))
+    return any_value(str(value))
+
+
+def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """(number, value) of every field of a message: varints as int, everything else as bytes.
+
+    Raises:
+        Undecodable: it is no message.
+    """
+    at = 0
+    while at < len(message):
+        tag, at = _read_varint(message, at)
+        wire_type = tag & 7
+        if wire_type == 0:
+            value, at = _read_varint(message, at)
+            yield tag >> 3, value
+            continue
+        if wire_type == 2:
+            size, at = _read_varint(message, at)
+        elif wire_type in (1, 5):
+            size = 8 if wire_type == 1 else 4
+        else:
+            raise Undecodable(f"wire type {wire_type}")
+        if at + size > len(message):
+            raise Undecodable("cut short")
+        yield tag >> 3, message[at : at + size]
+        at += size
+
+
+def _read_varint(message: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if at >= len(message) or shift > 63:
+            raise Undecodable("cut short")
+        byte = message[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
