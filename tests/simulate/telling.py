@@ -241,9 +241,10 @@ def is_right(answered: str, true: str, low_ns: int, high_ns: int, visits: list[V
     if answered == true or answered in UNKNOWN:
         return True
     if answered in _OPAQUE_SIDE:
-        silent = "worker_sent_no_span" in warnings
         inside = [visit for visit in visits if visit.role in _OPAQUE_SIDE[answered]]
-        return any((v.called_ns if silent else v.start_ns) <= low_ns and high_ns <= v.end_ns for v in inside)
+        if "worker_sent_no_span" in warnings and any(v.called_ns <= low_ns and high_ns <= v.left_ns for v in inside):
+            return True
+        return any(visit.start_ns <= low_ns and high_ns <= visit.end_ns for visit in inside)
     if answered == "decode_queue" and true == "handoff" and "may_hold_transfer" in warnings:
         return any(visit.role == "decode" and visit.start_ns <= low_ns < visit.end_ns for visit in visits)
     return False

@@ -311,7 +311,7 @@ class _Telling:
 
     def _route(self, visit: Visit, span: bytes) -> None:
         story = self._story
-        start, end = self._fe(visit.called_ns), self._fe(visit.answered_ns)
+        start, end = self._fe(visit.called_ns), self._fe(visit.left_ns)
         attributes: dict[str, Value] = {
             **_REQUEST_SPAN,
             "request_id": self._request_id,
@@ -331,7 +331,7 @@ class _Telling:
                 attributes["migration.is_retry"] = True
                 attributes["migration.reason"] = "worker_disconnected"
         outcome, more = "success", {}
-        if visit.failed:
+        if visit.failed or visit.lost:
             outcome = "connection_failed" if visit.unreached else "worker_disconnected" if visit.lost else "error"
             more = {"error.type": outcome}
         elif story.outcome == "cancelled" and visit.cut:
@@ -349,7 +349,7 @@ class _Telling:
             flags=_SAMPLED_LOCAL,
             attributes=attributes | _busy(end - start),
             events=[(end, f"route request {said}", {"level": "INFO", **_REQUEST_SPAN, "request.outcome": outcome})],
-            status=ERROR if visit.failed else 0,
+            status=ERROR if visit.failed or visit.lost else 0,
         )
 
     def _payload(self, visit: Visit, route: bytes) -> None:

@@ -115,8 +115,8 @@ class SglangEmitter:
             }
             sent_ns = min(side.called_ns for side in sides.values())
             events.append((self._fe(story, sent_ns), "Sending concurrent requests", {**target, **urls}))
-            failed = any(side.failed for side in sides.values())
-            back_ns = min(self._fe(story, max(s.answered_ns for s in sides.values())), ended) if failed else headers_ns
+            failed = any(side.failed or side.lost for side in sides.values())
+            back_ns = min(self._fe(story, max(s.left_ns for s in sides.values())), ended) if failed else headers_ns
             if back_ns is not None:
                 events.append((back_ns, "Received concurrent requests", target))
         busy_ns = (end - start) // 400
@@ -177,6 +177,7 @@ class _Visiting:
         self._root = self._ids.span()
         self._side = _SIDES[visit.role]
         self._host_id = host_id(visit.host)
+        self._failed = visit.failed or visit.move_failed
 
     def tell(self) -> None:
         visit = self._visit
@@ -200,8 +201,12 @@ class _Visiting:
 
     def _intake_ns(self) -> int:
         """How long the tokenizer has it: the beginning of the first wait, at most."""
-        first = self._visit.doings[0]
-        if first.stage not in ("prefill_queue", "decode_queue"):
+        first = self._visit.doings[0] if self._visit.doings else None
+        if (
+            first is None
+            or first.start_ns > self._visit.start_ns
+            or first.stage not in ("prefill_queue", "decode_queue")
+        ):
             return 0
         return min(self._ids.jitter_ns(300, 1_500), (first.end_ns - first.start_ns) // 2)
 
@@ -242,7 +247,7 @@ class _Visiting:
 
     def _usage(self, rid: str) -> dict[str, Value]:
         visit, story = self._visit, self._story
-        failed = bool(visit.failed)
+        failed = self._failed
         cached = next((d.detail["cached_tokens"] for d in visit.doings if "cached_tokens" in d.detail), 0)
         return {
             "gen_ai.usage.completion_tokens": 0 if failed else 1 if visit.role == "prefill" else story.output_tokens,
@@ -264,7 +269,7 @@ class _Visiting:
     def _token_ns(self) -> int | None:
         """P's "first token" is the hand-over; D's and an aggregated worker's is the token."""
         visit = self._visit
-        if visit.failed or (visit.role == "decode" and not self._made_token()):
+        if self._failed or (visit.role == "decode" and not self._made_token()):
             return None
         if visit.role == "prefill":
             return None if visit.cut else self._end_ns()
@@ -365,7 +370,7 @@ class _Visiting:
         thread = self._ids.span()
         attributes: dict[str, Value] = {} if rank is None else {"tp_rank": rank}
         attributes |= {"host_id": self._host_id, "pid": pid, "thread_label": label}
-        failed = visit.failed if rank is not None else ""
+        failed = self._failed if rank is not None else ""
         if failed:
             attributes["reason"] = self._reason(failed)
         own = [self._of_rank(each, rank) for each in slices]
@@ -427,8 +432,8 @@ class _Visiting:
 
     def _reason(self, failed: str) -> str:
         """SGLang names the step that failed and the room, in one sentence."""
-        last = next(doing for doing in self._visit.doings if doing.failed)
-        step = "transfer" if last.stage == "handoff" else "bootstrap" if last.stage == "bootstrap" else "forward"
+        own = next((doing.stage for doing in self._visit.doings if doing.failed), "handoff")
+        step = {"handoff": "transfer", "bootstrap": "bootstrap"}.get(own, "forward")
         return f"{self._side} {step} failed for request bootstrap_room={self._room}: {failed}"
 
 

@@ -34,17 +34,20 @@ class Visit:
     answered_ns: int  #: when it answered its caller: a P called first answers before D pulls from it
     doings: list[Doing] = field(default_factory=list)  #: by start; holds of KV are not among them
     choice: RouteChoice | None = None  #: the decision that led here
+    move_failed: str = ""  #: why the state did not come in its attempt; "" also if D computed the prompt instead
     cut: bool = False  #: the front end gave the request up while the worker had it
     open: bool = False  #: the worker still has it
+    left_ns: int = 0  #: when the front end knew that the call was over
     unreached: bool = False  #: the call went nowhere: no worker was there
     lost: bool = False  #: the worker itself went, and took with it what it would have told
 
     @property
     def failed(self) -> str:
-        """What went wrong in it, "" if nothing did."""
+        """What its worker failed at, "" if at nothing. A move of state that fails, fails on D."""
         if self.unreached:
             return f"the {self.role} worker cannot be reached"
-        return next((doing.failed for doing in self.doings if doing.failed), "")
+        own = next((doing.failed for doing in self.doings if doing.failed and doing.stage != "handoff"), "")
+        return own or (self.move_failed if self.role == "decode" else "")
 
     def first(self, *stages: str) -> Doing | None:
         """The first doing of one of ``stages``."""
@@ -63,11 +66,17 @@ def visits_of(story: Story, cluster: ClusterFacts) -> list[Visit]:
             doings.setdefault((doing.attempt, doing.worker), []).append(doing)
     visits = [_visit(story, cluster, worker, attempt, inside) for (attempt, worker), inside in doings.items()]
     visits += _unreached(story, cluster, doings.keys())
+    _call_together(visits, story, cluster)
     visits.sort(key=lambda visit: (visit.start_ns, visit.role != "prefill", visit.worker))
     for visit in visits:
         visit.called_ns = _called_ns(visit, visits, story)
         visit.choice = _choice(visit, story)
+        visit.move_failed = _move_failed([other for other in visits if other.attempt == visit.attempt])
     _mark_lost(visits, story)
+    for visit in visits:
+        later = [doing.start_ns for doing in routing_of(story) if doing.attempt > visit.attempt]
+        noticed = min(later, default=story.end_ns or visit.end_ns)
+        visit.left_ns = max(visit.end_ns, noticed) if visit.lost else visit.answered_ns
     return visits
 
 
@@ -91,20 +100,55 @@ def _visit(story: Story, cluster: ClusterFacts, worker: str, attempt: int, doing
     return visit
 
 
+def _call_together(visits: list[Visit], story: Story, cluster: ClusterFacts) -> None:
+    """A D that was called together with P has had the request as long as P, though nothing may have happened there."""
+    for choice in story.choices:
+        if choice.stage != "decode":
+            continue
+        inside = [visit for visit in visits if visit.attempt == choice.attempt]
+        sides = {visit.role: visit for visit in inside}
+        prefill, decode = sides.get("prefill"), sides.get("decode")
+        together = any(o.time_ns == choice.time_ns and o.stage == "prefill" for o in story.choices)
+        if prefill is None or prefill.unreached or not together:
+            continue
+        if decode is None:
+            end_ns = max([prefill.start_ns, *(d.end_ns for d in prefill.all("handoff"))])
+            if story.outcome in ("cancelled", "timed_out") and choice.attempt + 1 == story.attempts:
+                end_ns = story.end_ns or end_ns
+            host = cluster.workers[choice.chosen].host
+            decode = Visit(choice.chosen, "decode", host, choice.attempt, end_ns, end_ns, end_ns, end_ns)
+            decode.cut = end_ns == story.end_ns
+            decode.open = story.end_ns is None and choice.attempt + 1 == story.attempts
+            visits.append(decode)
+        decode.start_ns = min(decode.start_ns, prefill.start_ns)
+
+
+def _move_failed(attempt: list[Visit]) -> str:
+    if any(visit.first("recompute", "first_token") for visit in attempt if visit.role == "decode"):
+        return ""
+    return next((doing.failed for visit in attempt for doing in visit.all("handoff") if doing.failed), "")
+
+
 def _mark_lost(visits: list[Visit], story: Story) -> None:
     """An attempt ends only where a worker went: the one its failure names, else the one that had it last."""
     for visit in visits:
-        visit.lost = visit.unreached or f"worker {visit.worker} restarted" in visit.failed
-    for attempt in range(story.attempts - 1):
+        named = f"worker {visit.worker} restarted"
+        visit.lost = visit.unreached or any(named in doing.failed for doing in visit.doings)
+    ended = story.attempts if story.outcome in ("failed_prefill", "failed_decode") else story.attempts - 1
+    for attempt in range(ended):
         inside = [visit for visit in visits if visit.attempt == attempt]
         if inside and not any(visit.lost for visit in inside):
             max(inside, key=lambda visit: visit.end_ns).lost = True
 
 
 def _unreached(story: Story, cluster: ClusterFacts, reached: Collection[tuple[int, str]]) -> Iterator[Visit]:
-    """Calls of attempts that were given up because nobody answered."""
-    for choice in story.choices:
+    """Calls of attempts that were given up because nobody answered: one an attempt, the other call came to nothing."""
+    decode_first = story.outcome == "failed_decode"
+    told: set[int] = set()
+    for choice in sorted(story.choices, key=lambda choice: (choice.stage == "decode") != decode_first):
         worker, attempt = choice.chosen, choice.attempt
+        if attempt in told:
+            continue
         last = attempt + 1 == story.attempts
         if (attempt, worker) in reached or (last and not story.outcome.startswith("failed")):
             continue
@@ -112,10 +156,13 @@ def _unreached(story: Story, cluster: ClusterFacts, reached: Collection[tuple[in
             continue
         facts = cluster.workers[worker]
         role: Role = "decode" if facts.role == "decode" else "aggregated" if facts.role == "aggregated" else "prefill"
+        if last and role != "aggregated" and not story.outcome.endswith(role):
+            continue
         later = [doing.start_ns for doing in routing_of(story) if doing.attempt > attempt]
         end_ns = min(later, default=story.end_ns or choice.time_ns)
         visit = Visit(worker, role, facts.host, attempt, choice.time_ns, choice.time_ns, end_ns, end_ns)
         visit.unreached = True
+        told.add(attempt)
         yield visit
 
 

@@ -135,7 +135,7 @@ class VllmEmitter:
     def _client(self, story: Story, visit: Visit, trace: bytes, span: bytes, top: bytes) -> None:
         """The call to one worker; the answer's status, unless the caller went before it came."""
         start = self._fe(story, visit.called_ns)
-        end = self._fe(story, visit.answered_ns) + self._late_ns()
+        end = self._fe(story, visit.left_ns) + self._late_ns()
         port = 8000 + int.from_bytes(blake2b(visit.worker.encode(), digest_size=2).digest(), "big") % 1000
         attributes: dict[str, Value] = {
             "http.request.method": "POST",
