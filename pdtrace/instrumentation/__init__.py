@@ -7,8 +7,8 @@ Importing this loads the standard library and nothing else of weight.
 from pdtrace.instrumentation import stages
 from pdtrace.instrumentation.clock import Clock, SystemClock
 from pdtrace.instrumentation.export import Exporter, ExportError, FileExporter, GrpcExporter, HttpExporter
-from pdtrace.instrumentation.record import Record
-from pdtrace.instrumentation.recorder import NO_RECORD, Recorder, Stats, default_recorder, set_default
+from pdtrace.instrumentation.record import NO_RECORD, Record
+from pdtrace.instrumentation.recorder import Recorder, Stats, default_recorder, set_default
 from pdtrace.instrumentation.resource import Resource
 from pdtrace.instrumentation.settings import configure
 

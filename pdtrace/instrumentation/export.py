@@ -74,8 +74,7 @@ class HttpExporter:
         where = urlsplit(url)
         if where.scheme not in ("http", "https") or not where.hostname:
             raise ValueError(f"{url!r} is no OTLP/HTTP endpoint; http://127.0.0.1:4318 would be one")
-        connect: Any = http.client.HTTPSConnection if where.scheme == "https" else http.client.HTTPConnection
-        self._connect = lambda: connect(where.hostname, where.port, timeout=timeout_s)
+        self._where, self._timeout_s = where, timeout_s
         self._path = where.path.rstrip("/").removesuffix("/v1/traces")
         self._headers = {"content-type": "application/x-protobuf", "user-agent": "pdtrace", **(headers or {})}
         self._compress = compress
@@ -91,7 +90,6 @@ class HttpExporter:
         if self._connection is None or self._pid != os.getpid():  # a forked child must not share its parent's socket
             self._connection, self._pid = self._connect(), os.getpid()
         connection = self._connection
-        assert connection is not None
         try:
             connection.request("POST", f"{self._path}/v1/{signal}", body, self._headers)
             response = connection.getresponse()
@@ -106,6 +104,10 @@ class HttpExporter:
             return _rejected(answer)
         wait_s = _seconds(response.headers.get("retry-after"))
         raise ExportError(f"HTTP {status}", retry=status in _RETRYABLE_HTTP, retry_after_s=wait_s)
+
+    def _connect(self) -> http.client.HTTPConnection:
+        kind = http.client.HTTPSConnection if self._where.scheme == "https" else http.client.HTTPConnection
+        return kind(self._where.hostname or "", self._where.port, timeout=self._timeout_s)
 
     def close(self) -> None:
         """Close the connection; the next export opens another."""
@@ -228,8 +230,8 @@ def _retry_delay_s(problem: Any) -> float | None:
                 continue
             for number, detail in fields(value):
                 parts = dict(fields(detail)) if number == 3 and isinstance(detail, bytes) else {}
-                if bytes(parts.get(1) or b"").endswith(b"google.rpc.RetryInfo"):  # type: ignore[arg-type]
-                    delay = dict(fields(dict(fields(parts[2])).get(1, b"")))  # type: ignore[arg-type]
+                if bytes(parts.get(1) or b"").endswith(b"google.rpc.RetryInfo"):
+                    delay = dict(fields(dict(fields(parts[2])).get(1, b"")))
                     return float(delay.get(1, 0)) + float(delay.get(2, 0)) / 1e9
     except (Undecodable, TypeError, ValueError):
         pass

@@ -1,8 +1,8 @@
 """One request as one process sees it: stamps now, spans later.
 
-Owns the hot path. A call here reads the clock and appends a tuple, nothing else: ids, Unix times, checks and bytes are
-made by the drainer (encode.py). Calls may come from several threads; each is one append, so none is lost, and they
-take effect in the order of the appends.
+Owns the hot path. A call here reads the clock and extends a list, nothing else: ids, Unix times, checks and bytes are
+made by the drainer (encode.py). Calls may come from several threads; each extends the list once, so none is lost or
+torn, and they take effect in that order.
 """
 
 from __future__ import annotations
@@ -10,20 +10,19 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
+from pdtrace.instrumentation.clock import Clock, SystemClock
 from pdtrace.instrumentation.context import Context, render
 
-if TYPE_CHECKING:
-    from pdtrace.instrumentation.clock import Clock
-
-# What happened, as (code, stage, ...) in the order it was said.
-NEXT: Final = 0  #: (NEXT, stage, at_ns)
-BEGIN: Final = 1  #: (BEGIN, stage, at_ns)
-END: Final = 2  #: (END, stage, at_ns)
-WHOLE: Final = 3  #: (WHOLE, stage, start_ns, end_ns, attributes, attempt, failed)
-SET: Final = 4  #: (SET, stage, name, value)
-FAIL: Final = 5  #: (FAIL, stage, text)
+# What happened, in the order it was said: a code, a stage and what the code needs, one after the other in one flat list.
+# A tuple for each would be one more object that the host's cycle collector has to walk.
+NEXT: Final = 0  #: stage, at_ns
+BEGIN: Final = 1  #: stage, at_ns
+END: Final = 2  #: stage, at_ns
+WHOLE: Final = 3  #: stage, start_ns, end_ns, attributes, attempt, failed
+SET: Final = 4  #: stage, name, value
+FAIL: Final = 5  #: stage, text
 
 #: Not the program's own generator: seeding that one must not make ids repeat, nor may ids disturb it.
 _random = random.Random()  # noqa: S311 - ids, not secrets
@@ -34,42 +33,40 @@ def reseed() -> None:
     _random.seed()
 
 
+def random_56_bits() -> int:
+    """What sampling decides by where no trace id was given: as many bits as W3C calls random."""
+    return _random.getrandbits(56)
+
+
 def new_id(size: int) -> bytes:
     """Random bytes, never all zero."""
     return (_random.getrandbits(8 * size) or 1).to_bytes(size, "big")
+
+
+class Keeper(Protocol):
+    """Who began a record and takes it when it is finished."""
+
+    @property
+    def clock(self) -> Clock:
+        """What stamps are read from."""
+
+    def submit(self, record: Record) -> None:
+        """Take a finished record."""
 
 
 class Record:
     """What is known of one request here. Made by ``Recorder.begin``; all stamps are of the recorder's clock."""
 
     __slots__ = (
-        "_now",
-        "_span_id",
-        "_submit",
-        "_trace_id",
-        "attempt",
-        "attributes",
-        "clock",
-        "edge",
-        "end_ns",
-        "error",
-        "events",
-        "finished",
-        "first_ns",
-        "offset_ns",
-        "outcome",
-        "parent",
-        "request_id",
-        "start_ns",
-        "token_stamps",
+        "_keeper", "_now", "_span_id", "_trace_id", "attempt", "attributes", "edge", "end_ns", "error", "events",
+        "finished", "first_ns", "offset_ns", "outcome", "parent", "request_id", "start_ns", "token_stamps",
     )  # fmt: skip
 
-    recording: Final = True
+    recording = True
 
     def __init__(
         self,
-        submit: Callable[[Record], None],
-        clock: Clock,
+        keeper: Keeper,
         now: Callable[[], int],
         offset_ns: int | None,
         request_id: str,
@@ -78,16 +75,15 @@ class Record:
         attempt: int,
         start_ns: int,
     ) -> None:
-        self._submit = submit
-        self.clock = clock
+        self._keeper = keeper
         self._now = now
-        self.offset_ns = offset_ns
+        self.offset_ns = offset_ns  #: Unix time minus a stamp; None: ask the clock for each
         self.request_id = request_id
         self.parent = parent
         self.edge = edge
         self.attempt = attempt
         self.start_ns = start_ns
-        self.events: list[tuple[Any, ...]] = []
+        self.events: list[Any] = []
         self.finished = False
         self.attributes: dict[str, Any] | None = None
         self.token_stamps: list[tuple[int, int]] | None = None
@@ -95,19 +91,24 @@ class Record:
         self._trace_id: bytes | None = None
         self._span_id: bytes | None = None
 
+    @property
+    def clock(self) -> Clock:
+        """What stamps are read from."""
+        return self._keeper.clock
+
     # ------------------------------------------------------------------------------------------------- the hot path
 
     def next(self, stage: str, at_ns: int | None = None) -> None:
         """End the running stage and begin this one, with one stamp."""
-        self.events.append((NEXT, stage, self._now() if at_ns is None else at_ns))
+        self.events += (NEXT, stage, self._now() if at_ns is None else at_ns)
 
     def begin(self, stage: str, at_ns: int | None = None) -> None:
         """Begin a stage beside those that run."""
-        self.events.append((BEGIN, stage, self._now() if at_ns is None else at_ns))
+        self.events += (BEGIN, stage, self._now() if at_ns is None else at_ns)
 
     def end(self, stage: str, at_ns: int | None = None) -> None:
         """End the stage, the latest begun first."""
-        self.events.append((END, stage, self._now() if at_ns is None else at_ns))
+        self.events += (END, stage, self._now() if at_ns is None else at_ns)
 
     def tokens(self, count: int = 1, at_ns: int | None = None) -> None:
         """``count`` user-visible tokens left in one chunk."""
@@ -130,7 +131,7 @@ class Record:
         self.outcome = outcome
         self.error = error
         self.end_ns = self._now() if at_ns is None else at_ns
-        self._submit(self)
+        self._keeper.submit(self)
 
     # ------------------------------------------------------------------------------------------------ what goes with it
 
@@ -157,7 +158,7 @@ class Record:
         failed: str = "",
     ) -> None:
         """A whole interval after the fact: a rank of a transfer, a chunk, a simulated stage."""
-        self.events.append((WHOLE, stage, start_ns, end_ns, attributes, attempt, failed))
+        self.events += (WHOLE, stage, start_ns, end_ns, attributes, attempt, failed)
 
     def set(self, name: str, value: Any) -> None:
         """An attribute of the request. Only an edge record has a span to carry it."""
@@ -167,11 +168,11 @@ class Record:
 
     def set_stage(self, stage: str, name: str, value: Any) -> None:
         """An attribute of the latest span of a stage."""
-        self.events.append((SET, stage, name, value))
+        self.events += (SET, stage, name, value)
 
     def fail(self, stage: str, text: str) -> None:
         """The latest span of a stage failed."""
-        self.events.append((FAIL, stage, text))
+        self.events += (FAIL, stage, text)
 
     def first_token(self, at_ns: int | None = None) -> None:
         """The first user-visible token, where chunks are not stamped one by one; the first call counts."""
@@ -215,10 +216,10 @@ class Unrecorded(Record):
 
     __slots__ = ("_traceparent",)
 
-    recording = False  # type: ignore[misc]
+    recording = False
 
-    def __init__(self, clock: Clock, traceparent: str) -> None:
-        super().__init__(_keep_nothing, clock, _no_time, 0, "", None, False, 0, 0)
+    def __init__(self, keeper: Keeper, traceparent: str) -> None:
+        super().__init__(keeper, _no_time, 0, "", None, False, 0, 0)
         self.finished = True
         self._traceparent = traceparent
 
@@ -265,9 +266,16 @@ class Unrecorded(Record):
         return self._traceparent[36:52]
 
 
-def _keep_nothing(record: Record) -> None:
-    pass
-
-
 def _no_time() -> int:
     return 0
+
+
+class _Nobody:
+    clock: Clock = SystemClock()
+
+    def submit(self, record: Record) -> None:
+        pass
+
+
+#: What ``begin`` gives where nothing is recorded.
+NO_RECORD: Final[Record] = Unrecorded(_Nobody(), "")

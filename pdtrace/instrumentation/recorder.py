@@ -21,7 +21,7 @@ from pdtrace.instrumentation.clock import Clock, SystemClock
 from pdtrace.instrumentation.context import parse, render
 from pdtrace.instrumentation.encode import Problems, encode, encode_counters, encode_state
 from pdtrace.instrumentation.export import Exporter, ExportError, Signal
-from pdtrace.instrumentation.record import Record, Unrecorded, _random, new_id, reseed
+from pdtrace.instrumentation.record import NO_RECORD, Record, Unrecorded, new_id, random_56_bits, reseed
 from pdtrace.instrumentation.resource import Resource
 
 log = logging.getLogger(__name__)
@@ -109,8 +109,8 @@ class Recorder:
         """Counters at zero and nothing waiting: at the start, and in a forked child, whose parent sends what it had."""
         self._ring: deque[Record] = deque()
         self._pending: deque[_Body] = deque()
-        self._submitted, self._sampled_out, self._dropped = itertools.count(), itertools.count(), itertools.count()
-        self._begun = itertools.count()
+        self._begun, self._sampled_out, self._dropped = itertools.count(), itertools.count(), itertools.count()
+        self._drained = 0
         self._exported = self._failed = self._rejected = self._retries = 0
         self._problems = Problems()
         self._not_before = 0.0
@@ -146,15 +146,14 @@ class Recorder:
         parent = parse(traceparent) if traceparent else None
         if not self._always or (parent is not None and not parent.sampled):
             if parent is None:
-                if _random.getrandbits(56) >= self._threshold:
+                if random_56_bits() >= self._threshold:
                     next(self._sampled_out)
-                    return Unrecorded(self.clock, render(new_id(16), new_id(8), sampled=False))
+                    return Unrecorded(self, render(new_id(16), new_id(8), sampled=False))
             elif not parent.sampled or int.from_bytes(parent.trace_id[9:], "big") >= self._threshold:
                 next(self._sampled_out)
-                return Unrecorded(self.clock, render(parent.trace_id, parent.span_id, sampled=False))
+                return Unrecorded(self, render(parent.trace_id, parent.span_id, sampled=False))
         return Record(
-            self._submit,
-            self.clock,
+            self,
             self._now,
             None if self._system is None else self._system.offset_ns,
             request_id,
@@ -164,7 +163,8 @@ class Recorder:
             self._now() if at_ns is None else at_ns,
         )
 
-    def _submit(self, record: Record) -> None:
+    def submit(self, record: Record) -> None:
+        """Take a finished record; ``Record.finish`` calls it."""
         ring = self._ring
         if len(ring) >= self._capacity:
             try:
@@ -172,7 +172,6 @@ class Recorder:
                 next(self._dropped)
             except IndexError:  # the drainer was faster
                 pass
-        next(self._submitted)
         ring.append(record)
 
     # ------------------------------------------------------------------------------------------------ the other side
@@ -212,6 +211,7 @@ class Recorder:
             self._report()
         left = sum(body.records for body in self._pending) + len(self._ring)
         self._failed += left
+        self._drained += len(self._ring)
         self._ring.clear()
         self._pending.clear()
         self._exporter.close()
@@ -219,11 +219,12 @@ class Recorder:
 
     def stats(self) -> Stats:
         """Counters since the start of this process."""
+        dropped = _value(self._dropped)
         return Stats(
             begun=_value(self._begun),
             sampled_out=_value(self._sampled_out),
-            submitted=_value(self._submitted),
-            dropped_full=_value(self._dropped),
+            submitted=self._drained + len(self._ring) + dropped,
+            dropped_full=dropped,
             exported=self._exported,
             export_failed=self._failed,
             rejected_spans=self._rejected,
@@ -242,6 +243,7 @@ class Recorder:
                     records.append(self._ring.popleft())
                 except IndexError:
                     break
+            self._drained += len(records)
             body = self._encoded(records)
             if body:
                 self._pending.append(_Body("traces", body, len(records), time.monotonic()))
@@ -279,8 +281,8 @@ class Recorder:
                     continue
                 body.tries += 1
                 self._retries += 1
-                backoff_s = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** (body.tries - 1)) * _random.uniform(
-                    0.5, 1.0
+                backoff_s = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** (body.tries - 1)) * (
+                    0.5 + random_56_bits() / 2**57
                 )
                 if problem.retry_after_s is not None:
                     backoff_s = min(problem.retry_after_s, _GIVE_UP_AFTER_S)
@@ -385,9 +387,6 @@ class _Nowhere:
 
 
 _recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
-
-#: What ``begin`` gives where nothing is recorded.
-NO_RECORD: Final[Record] = Unrecorded(SystemClock(), "")
 
 _default: Recorder | None = None
 

@@ -53,7 +53,9 @@ def configure(
             headers = headers if headers is not None else _pairs(_otlp(environment, "HEADERS"))
             exporter = (GrpcExporter if protocol == "grpc" else HttpExporter)(endpoint, headers)
         share = float(environment.get("PDTRACE_SAMPLE", "1")) if sample is None else sample
-        recorder = Recorder(resource, exporter, sample=share, **({"background": False} if off else {}), **options)
+        if off:
+            options["background"] = False
+        recorder = Recorder(resource, exporter, sample=share, **options)
         recorder.enabled = not off
     except (ValueError, TypeError, ImportError) as problem:
         log.warning("pdtrace: recording is off: %s", problem)

@@ -1,0 +1,151 @@
+"""What recording a request costs an engine: on its own thread, and in the drainer, beside the OpenTelemetry SDK.
+
+Owns the request (eight stamps: arrival, six changes of stage, the end; each stage with what it knows at hand) and the
+peer, which tells the same as one root span and its stages. CPU time of this process; the median of several runs.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk.resources import Resource as SdkResource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.trace import set_span_in_context
+
+from pdtrace.instrumentation import Recorder, Resource
+from pdtrace.instrumentation.stages import (
+    DECODE_QUEUE,
+    FIRST_TOKEN,
+    HANDOFF,
+    PREFILL,
+    PREFILL_QUEUE,
+    ROUTE,
+)
+
+_RUNS = 9
+_DRAINED_TOGETHER = 256
+_STAGES = (ROUTE, PREFILL_QUEUE, PREFILL, HANDOFF, DECODE_QUEUE, FIRST_TOKEN)
+
+
+class _Nowhere:
+    def export(self, signal: str, body: bytes) -> None:
+        """Keep nothing: sending is not what is measured."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class _Kept(SpanExporter):
+    def __init__(self) -> None:
+        self.spans: list[ReadableSpan] = []
+
+    def export(self, spans) -> SpanExportResult:  # type: ignore[no-untyped-def]
+        self.spans.extend(spans)
+        return SpanExportResult.SUCCESS
+
+
+def ours(count: int) -> tuple[float, float]:
+    """(us on the hot thread, us in the drainer) per request."""
+    recorder = Recorder(Resource("engine", "p0", "node-0", "prefill"), _Nowhere(), capacity=count, background=False)
+
+    def request() -> None:
+        record = recorder.begin("request-1", edge=True)
+        record.next(ROUTE)
+        record.next(PREFILL_QUEUE)
+        record.next(PREFILL)
+        record.next(HANDOFF)
+        record.next(DECODE_QUEUE)
+        record.next(FIRST_TOKEN)
+        record.finish("ok")
+
+    hot_s = drain_s = 0.0
+    for _ in range(count // _DRAINED_TOGETHER):
+        before = time.process_time()
+        for _ in range(_DRAINED_TOGETHER):
+            request()
+        made = time.process_time()
+        recorder.drain()
+        drain_s += time.process_time() - made
+        hot_s += made - before
+        recorder._pending.clear()
+    requests = count // _DRAINED_TOGETHER * _DRAINED_TOGETHER
+    return hot_s / requests * 1e6, drain_s / requests * 1e6
+
+
+def sdk(count: int) -> tuple[float, float]:
+    """The same of the SDK: seven spans started and ended by hand, then its encoder and protobuf's serialiser."""
+    kept = _Kept()
+    provider = TracerProvider(resource=SdkResource({"service.name": "engine", "service.instance.id": "p0"}))
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+    tracer = provider.get_tracer("pdtrace")
+
+    def request() -> None:
+        root = tracer.start_span("pdtrace.request", attributes={"pdtrace.request.id": "request-1"})
+        above = set_span_in_context(root)
+        for stage in _STAGES:
+            attributes = {"pdtrace.request.id": "request-1", "pdtrace.attempt": 0}
+            tracer.start_span(f"pdtrace.{stage}", context=above, attributes=attributes).end()
+        root.end()
+
+    hot_us = _us(request, count)
+    before = time.process_time()
+    for first in range(0, len(kept.spans), 512):
+        encode_spans(kept.spans[first : first + 512]).SerializeToString()
+    drain_us = (time.process_time() - before) / count * 1e6
+    provider.shutdown()
+    return hot_us, drain_us
+
+
+def off(count: int) -> float:
+    """us per request of one boolean check."""
+    recorder = Recorder(Resource(), _Nowhere(), background=False)
+    recorder.enabled = False
+
+    def request() -> None:
+        if recorder.enabled:
+            recorder.begin("request-1")
+
+    return _us(request, count)
+
+
+def _us(request: Callable[[], None], count: int) -> float:
+    before = time.process_time()
+    for _ in range(count):
+        request()
+    return (time.process_time() - before) / count * 1e6
+
+
+def main() -> None:
+    """Print one JSON line for the hot thread and one for the drainer."""
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
+    ours(1_000), sdk(100)  # imports and caches
+    mine = [ours(count) for _ in range(_RUNS)]
+    peer = [sdk(count // 10) for _ in range(3)]
+    for at, (name, wanted) in enumerate((("hot thread", 2.0), ("drained and encoded", 10.0))):
+        value, other = statistics.median(run[at] for run in mine), statistics.median(run[at] for run in peer)
+        print(
+            json.dumps(
+                {
+                    "benchmark": f"recording a request, {name}",
+                    "value": round(value, 2),
+                    "unit": "us per request",
+                    "wanted": wanted,
+                    "peer": "OpenTelemetry SDK, the same seven spans",
+                    "peer_value": round(other, 1),
+                    "ratio": round(other / value, 1),
+                    "fastest": round(min(run[at] for run in mine), 2),
+                    "slowest": round(max(run[at] for run in mine), 2),
+                    **({"off": round(off(count), 3)} if at == 0 else {}),
+                }
+            )
+        )
+
+
+if __name__ == "__main__":
+    main()
