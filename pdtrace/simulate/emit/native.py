@@ -45,11 +45,12 @@ class _SinkExporter:
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
 
-    def export(self, signal: Literal["traces", "logs"], body: bytes) -> None:
+    def export(self, signal: Literal["traces", "logs", "metrics"], body: bytes) -> int | None:
         if signal == "traces":
             self._sink.traces(body)
         elif signal == "logs":
             self._sink.logs(body)
+        return None  # a simulation loses nothing: the recorders' own counters are of no interest
 
     def close(self) -> None:
         """The sink is closed by the emitter: many recorders share it."""
