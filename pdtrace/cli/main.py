@@ -24,6 +24,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "serve": ("pdtrace.cli.serve", "Receive telemetry and answer the query API."),
     "dashboard": ("pdtrace.cli.dashboard", "Start the dashboard."),
     "collect": ("pdtrace.cli.collect", "Start the collectors of this machine."),
+    "proxy": ("pdtrace.cli.proxy", "Pass HTTP on to an engine and trace each inference call."),
     "ingest": ("pdtrace.cli.ingest", "Load files of telemetry into a store."),
     "requests": ("pdtrace.cli.requests", "List requests, a line each."),
     "trace": ("pdtrace.cli.trace", "Show one request in full."),

@@ -116,8 +116,8 @@ class AnswerReader:
 
     @property
     def complete(self) -> bool:
-        """Whether the client has all it waits for: what follows is at most usage and an empty end."""
-        return self.done or (bool(self.finish_reasons) and all(self.finish_reasons.values()))
+        """Whether the client of a stream has all it waits for: what follows is at most usage and an empty end."""
+        return self.streamed and (self.done or (bool(self.finish_reasons) and all(self.finish_reasons.values())))
 
     def ignore(self, why: str) -> None:
         """Read nothing of this answer, for a reason in words."""
