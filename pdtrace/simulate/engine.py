@@ -12,7 +12,7 @@ Messages between processes take a fixed time; ending an attempt takes none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from pdtrace.simulate.arrivals import Arrival, Workload, arrivals, shared_beginnings
 from pdtrace.simulate.cluster import Cluster
@@ -42,9 +42,21 @@ class Simulation:
         onset_ns: int,
         start_ns: int = START_NS,
         run: str = "",
+        asked: Iterable[Arrival] | None = None,
         on_worker_change: Callable[[WorkerChange], None] = lambda _change: None,
     ) -> None:
-        """``onset_ns`` is the true time from which the workload's own changes set in."""
+        """A cluster, and what is asked of it.
+
+        Args:
+            cluster: Its shape.
+            workload: What is asked.
+            seed, requests: As ``arrivals`` takes them.
+            onset_ns: True time from which the workload's own changes set in.
+            start_ns: True time of the start.
+            run: Label; request ids begin with it.
+            asked: Arrivals in order of time, instead of the workload's.
+            on_worker_change: Called when a worker comes to live or ceases to.
+        """
         self.cluster = cluster
         self.costs = cluster.costs
         self.policy = cluster.policy
@@ -73,13 +85,17 @@ class Simulation:
                 self.prefill_workers[shape.name].up = False
             else:
                 self.worker_ready(shape.name, start_ns)
-        self._arrivals = arrivals(
-            workload,
-            seed=seed,
-            requests=requests,
-            start_ns=start_ns,
-            onset_ns=onset_ns,
-            block_size=cluster.block_size,
+        self._arrivals = (
+            iter(asked)
+            if asked is not None
+            else arrivals(
+                workload,
+                seed=seed,
+                requests=requests,
+                start_ns=start_ns,
+                onset_ns=onset_ns,
+                block_size=cluster.block_size,
+            )
         )
         self._coming: Arrival | None = None
         self._warm_up(workload, start_ns)
@@ -101,9 +117,11 @@ class Simulation:
     def run(self, until_ns: int | None = None) -> Iterator[Story]:
         """Stories in the order in which the last thing of each ended; then those still open at ``until_ns``."""
         step, told, loop = self.loop.step, self._told, self.loop
-        while until_ns is None or (loop.next_ns() or until_ns) < until_ns:
-            if not step():
+        while True:
+            next_ns = loop.next_ns()
+            if next_ns is None or (until_ns is not None and next_ns >= until_ns):
                 break
+            step()
             if told:
                 yield from told
                 told.clear()
@@ -219,6 +237,7 @@ class Simulation:
             self._choose_decode(flight, time_ns)
             self.loop.at(arrive_ns, self._at_decode, flight)
             return
+        flight.story.mode = policy.mode  # an earlier attempt may have gone straight to D
         stage = "aggregated" if policy.mode == "aggregated" else "prefill"
         choice = router.choose_prefill(flight, self.prefill_ready, time_ns, stage)
         flight.chose(choice)
@@ -410,7 +429,9 @@ class Simulation:
         d = flight.d
         assert d is not None
         flight.waited(d.name, time_ns)
-        if flight.story.mode != "aggregated":
+        if flight.story.mode == "aggregated":
+            flight.first_end_ns = time_ns  # the prompt's last step gave its first token
+        else:
             flight.did("first_token", time_ns, first_end_ns, d.name, d.host)
 
     def decoded(self, flight: Flight, time_ns: int) -> None:

@@ -171,6 +171,8 @@ class Handoff:
         flight.generation += 1
         for doing in flight.handoffs:
             doing.detail["result"], doing.failed = "transport_error", text
+        if flight.hold is not None:
+            self._simulation.release(flight.hold, time_ns, "eviction")
         self._finished(flight, time_ns, failed=text)
 
     def _finished(self, flight: Flight, time_ns: int, failed: str) -> None:

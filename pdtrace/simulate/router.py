@@ -57,7 +57,7 @@ class Router:
         self.knowledge = cluster.policy.knowledge
         self._cluster = cluster
         self._network = network
-        self._turn = 0
+        self._turn = {"prefill": 0, "decode": 0}
         self._prompt_tokens: dict[str, int] = {}  # sent to a prefill worker and not answered
         self._requests: dict[str, int] = {}  # sent to a decode worker and not finished
         self._predicted: dict[str, BelievedIndex] = {}
@@ -99,12 +99,12 @@ class Router:
         prefill = [costs.prefill_step_ns / 1e6 + (flight.prompt_tokens - found) * per_ms for found in overlap]
         move_ms = flight.prompt_tokens * self._bytes_per_token / cluster.links.nic_gb_per_s / 1e6
         if self.knowledge == "round_robin":
-            cost = [float((at - self._turn) % len(workers)) for at in range(len(workers))]
+            cost = [float((at - self._turn["prefill"]) % len(workers)) for at in range(len(workers))]
         elif self.knowledge == "load_only":
             cost = queue
         else:
             cost = [wait + work for wait, work in zip(queue, prefill, strict=True)]
-        best = self._least(cost)
+        best = self._least(cost, "prefill")
         chosen = workers[best]
         flight.expected_tokens = flight.prompt_tokens - overlap[best]
         self._prompt_tokens[chosen.name] = self._prompt_tokens.get(chosen.name, 0) + flight.expected_tokens
@@ -144,12 +144,12 @@ class Router:
             ]
         return [0] * len(workers)
 
-    def _least(self, cost: list[float]) -> int:
+    def _least(self, cost: list[float], leg: str) -> int:
         """Place of the smallest cost; equals take turns."""
-        self._turn += 1
         least = min(cost)
         equal = [at for at, each in enumerate(cost) if each == least]
-        return equal[self._turn % len(equal)] if self.knowledge != "round_robin" else equal[0]
+        self._turn[leg] += 1
+        return equal[(self._turn[leg] - 1) % len(equal)]
 
     def least_uncached(self, flight: Flight, workers: Sequence[PrefillWorker], time_ns: int) -> int:
         """Prompt tokens to be computed on the worker that is believed to have most of them."""
@@ -160,7 +160,7 @@ class Router:
     def choose_decode(self, flight: Flight, workers: Sequence[DecodeWorker], time_ns: int) -> RouteChoice:
         """The worker to decode: the one with the fewest requests. Overlap on D is none by design."""
         cost = [float(self._requests.get(worker.name, 0)) for worker in workers]
-        chosen = workers[self._least(cost)]
+        chosen = workers[self._least(cost, "decode")]
         self._requests[chosen.name] = self._requests.get(chosen.name, 0) + 1
         none = [0.0] * len(workers)
         return RouteChoice(

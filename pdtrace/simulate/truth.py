@@ -32,7 +32,7 @@ def answers(story: Story) -> dict[str, Any]:
     Keys as `pdtrace requests` has them, with ``window`` in true time and ``sections`` as a list of [stage, start, end];
     ``stages`` are the true intervals, ``choices`` what the router believed beside what was really cached.
     """
-    doings = [(d.stage, d.start_ns, d.end_ns) for d in story.doings if d.stage not in _AFTERWARDS]
+    doings = _before_the_token(story)
     first_ns, last_ns = story.first_token_ns, story.end_ns
     result: dict[str, Any] = {
         "request_id": story.request_id,
@@ -84,6 +84,10 @@ def answers(story: Story) -> dict[str, Any]:
     ]
     result["choices"] = [_choice(choice) for choice in story.choices]
     return result
+
+
+def _before_the_token(story: Story) -> list[reference.Interval]:
+    return [(d.stage, d.start_ns, d.end_ns) for d in story.doings if d.stage not in _AFTERWARDS]
 
 
 def _choice(choice: RouteChoice) -> dict[str, Any]:
@@ -227,8 +231,9 @@ def growth(stories: Iterable[Story], onset_ns: int) -> dict[str, float]:
     halves: Sequence[_Half] = (_Half(), _Half())
     for story in stories:
         if story.first_token_ns is not None:
-            told = answers(story)
-            halves[story.arrival_ns >= onset_ns].add(told["ttft_ns"], told["exposed"], {})
+            charged = reference.sections(story.arrival_ns, story.first_token_ns, _before_the_token(story))
+            exposed = reference.totals(charged)
+            halves[story.arrival_ns >= onset_ns].add(sum(exposed.values()), exposed, {})
     before, after = halves
     grown = {
         stage: after.exposed[stage] / max(after.requests, 1) - before.exposed[stage] / max(before.requests, 1)
