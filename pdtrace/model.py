@@ -321,7 +321,8 @@ class Reading:
     #: Request-level facts. Known names: request_id, aliases (list), model, run, input_tokens, output_tokens,
     #: cached_tokens (P's truth only), predicted_cached_tokens, finish_reason, stream (bool), attempts (int),
     #: http_status (int), outcome (a reported outcome of the ledger's vocabulary), error (text), mode, token_times
-    #: (list of Unix ns), client_cancelled_ns (int), timed_out_ns (int), over_long_prompt (bool),
+    #: (list of Unix ns), client_cancelled_ns (int), timed_out_ns (int), over_long_prompt (bool), edge_failed (bool: the
+    #: edge says that the answer broke, inside a 200 too),
     #: prefill_worker, decode_worker, answered (bool: a regular finish was seen on the answering side),
     #: first_token_ns + first_token_clock (D's first token when no envelope carries it).
     facts: dict[str, Value] = field(default_factory=dict)

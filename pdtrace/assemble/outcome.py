@@ -60,13 +60,15 @@ def _outcome(draft: Draft) -> tuple[str, str]:
         return _rejected(draft, status, text)
     if status is not None and status >= 400 and status not in _TIMED_OUT | {_CLIENT_CLOSED}:
         return (f"failed_{failure.stage}" if failure and failure.stage else "failed"), text or f"HTTP {status}"
-    if _answered(draft):
+    if _answered(draft) and not facts.get("edge_failed"):
         return ("ok_fallback", _fallback_text(draft, failure)) if _fell_back(draft) else ("ok", "")
+    if facts.get("timed_out_ns") is not None and facts.get("client_cancelled_ns") is None:
+        return "timed_out", text or "no answer in time"  # the edge gave up, which outweighs the failures that follow
     if failure is not None:
         return (f"failed_{failure.stage}" if failure.stage else "failed"), text
     if facts.get("client_cancelled_ns") is not None or status == _CLIENT_CLOSED:
         return "cancelled", text or "the client went away"
-    if facts.get("timed_out_ns") is not None or status in _TIMED_OUT:
+    if status in _TIMED_OUT:
         return "timed_out", text or "no answer in time"
     if draft.end_ns is not None and (draft.reading.edges or draft.t1_ns is not None):
         return _closed_without_error(draft)
@@ -181,7 +183,8 @@ def _thrown_away(draft: Draft) -> list[Activity]:
     for item in (*draft.worker_visits(), *activities):
         if item.role:
             last[item.role] = max(last.get(item.role, 0), item.attempt)
-    recomputes = [a for a in activities if a.stage == "recompute"]
+    # D's own: its P side was for nothing. A retry's P recomputes as well, and what it did is used.
+    recomputes = [a for a in activities if a.stage == "recompute" and a.role != "prefill"]
     redone_ns = min((a.start_ns for a in recomputes), default=0)
     redone_attempt = min((a.attempt for a in recomputes), default=0)
     return [

@@ -48,6 +48,7 @@ STEPS: Final = (
     clocks.align_clocks,
     tidy.close_open,
     tidy.cut_attempts,
+    tidy.name_repeats,
     tidy.cut_abandoned_loads,
     tidy.merge_ranks,
     tidy.settle_waits_for_transfer,

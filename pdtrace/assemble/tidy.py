@@ -12,6 +12,8 @@ from pdtrace.assemble.draft import Draft
 from pdtrace.model import Activity, Evidence
 from pdtrace.stages import STAGES
 
+_PROMPT_WORK = frozenset(("prefill", "prefill_opaque", "recompute"))
+
 
 def drop_negative(draft: Draft) -> None:
     """An activity that ends before it starts says nothing: it is shown as a warning, never as time."""
@@ -76,6 +78,21 @@ def cut_abandoned_loads(draft: Draft) -> None:
             if after:
                 activity.end_ns = min(after)
                 draft.reading.warn("load_given_up", "a KV load was given up for a recompute; it ends where that starts")
+
+
+def name_repeats(draft: Draft) -> None:
+    """Prompt work of a retry is ``recompute``: an earlier attempt had done it, or begun to, and its state is lost."""
+    if draft.first_attempt_only:
+        return
+    prompt = [a for a in draft.reading.activities if a.stage in _PROMPT_WORK and not a.hedge]
+    first = min((a.attempt for a in prompt), default=0)
+    repeats = [a for a in prompt if a.stage == "prefill" and a.attempt > first]
+    for activity in repeats:
+        activity.stage = "recompute"
+    if repeats:
+        draft.reading.warn(
+            "prompt_work_repeated", "a retry computed the prompt again: its prefill is shown as recompute"
+        )
 
 
 def merge_ranks(draft: Draft) -> None:

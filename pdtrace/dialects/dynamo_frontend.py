@@ -139,7 +139,10 @@ def _tell_end(
         out.fact("client_cancelled_ns", _cancelled_ns(span, completed, events, out))
         return
     if error_type == "response_timeout":
+        # What broke was the front end's patience, not a stage: the workers may well have gone on.
         out.fact("timed_out_ns", completed.time_ns if completed else span.end_ns)
+        out.fact("error", completed.attributes.get("error_detail") if completed else None)
+        return
     if outcome == "success" or (outcome is None and status == 200 and "ttft_ms" in span.attributes):
         # The status code of the span may be ERROR all the same, after a migration that worked.
         out.fact("answered", value=True)
@@ -160,6 +163,7 @@ def _tell_error(status: int | None, completed: SpanEvent | None, events: Sequenc
         _tell_rejection(events, out)
     elif status is None or status < 400:
         # The answering worker's stream broke, or the front end gave up: the last leg dispatched says where it was.
+        out.fact("edge_failed", value=True)  # whatever D says of itself: the user saw a broken stream
         last = max(out.legs, key=lambda leg: leg.start_ns, default=None)
         at_ns = completed.time_ns if completed else 0
         if last:

@@ -69,11 +69,12 @@ class NativeDialect(SpansOnly):
     def read(self, mine: Sequence[Span], tree: Tree, out: Reading) -> None:
         """Request spans give the edge and its facts, stage spans one activity each."""
         answers: list[tuple[Span, str, int]] = []
+        cached: dict[int, int] = {}
         last_attempt = 0
         for span in mine:
             stage = _STAGE_OF_SPAN.get(span.name)
             if stage is not None:
-                attempt = _read_stage(span, stage, out)
+                attempt = _read_stage(span, stage, out, cached)
                 if attempt > last_attempt:
                     last_attempt = attempt
                 if stage in ("first_token", "decode"):
@@ -83,6 +84,8 @@ class NativeDialect(SpansOnly):
         _read_names([span for span in mine if span.name in _TELLING], out)
         if answers:
             _read_first_token(answers, last_attempt, out)
+        if cached:
+            out.fact("cached_tokens", cached[max(cached)])
 
 
 def _attribute(span: Span, name: str) -> Value:
@@ -133,8 +136,11 @@ def _read_request(span: Span, tree: Tree, out: Reading) -> None:
         out.failures.append(Failure("", str(attributes.get("pdtrace.error") or span.status_message), span.end_ns))
 
 
-def _read_stage(span: Span, stage: str, out: Reading) -> int:
-    """Append the activity of one stage span and what it says of the whole request; return its attempt."""
+def _read_stage(span: Span, stage: str, out: Reading, cached: dict[int, int]) -> int:
+    """Append the activity of one stage span and what it says of the whole request; return its attempt.
+
+    What a prefill found cached goes into ``cached`` by attempt: the last attempt's P is the one that counts.
+    """
     attributes = span.attributes
     own = attributes.get
     worker, role = worker_of(span), _role(span, stage)
@@ -165,8 +171,10 @@ def _read_stage(span: Span, stage: str, out: Reading) -> int:
     if failed:
         text = span.status_message or str(own("pdtrace.error") or result or f"{stage} failed")
         out.failures.append(Failure(_failed_stage(stage), text, span.end_ns, worker, attempt))
-    if stage == "prefill":
-        _read_prefill(span, role, out)
+    if stage in ("prefill", "recompute"):
+        tokens = _read_prompt_work(span, role, out)
+        if tokens is not None:
+            cached.setdefault(attempt, tokens)
     elif stage == "handoff":
         mode = own("pdtrace.handoff.mode")
         if mode in _HANDOFF_MODES:
@@ -209,17 +217,17 @@ def _read_first_token(answers: Sequence[tuple[Span, str, int]], last: int, out: 
         out.fact("first_token_clock", clock_of(span))
 
 
-def _read_prefill(span: Span, role: Role, out: Reading) -> None:
-    """P (or an aggregated worker) knows what it really found cached; D's own prefill never proves a prefix hit."""
+def _read_prompt_work(span: Span, role: Role, out: Reading) -> int | None:
+    """Tokens that P (or an aggregated worker) really found cached; D's own prompt work never proves a prefix hit."""
     attributes = span.attributes
     out.fact("input_tokens", as_int(attributes.get("pdtrace.prompt_tokens")))
     if role == "decode":
-        return
+        return None
     cached = as_int(attributes.get("pdtrace.cached_tokens"))
     if cached is None:
         tiers = [tokens for tier in _CACHE_TIERS if (tokens := as_int(attributes.get(tier))) is not None]
         cached = sum(tiers) if tiers else None
-    out.fact("cached_tokens", cached)
+    return cached
 
 
 def _side(attributes: dict[str, Value], worker: str) -> Literal["", "send", "receive"]:

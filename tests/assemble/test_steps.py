@@ -14,6 +14,7 @@ def test_the_steps_and_their_order() -> None:
         "align_clocks",
         "close_open",
         "cut_attempts",
+        "name_repeats",
         "cut_abandoned_loads",
         "merge_ranks",
         "settle_waits_for_transfer",
