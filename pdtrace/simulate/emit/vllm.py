@@ -214,10 +214,10 @@ class VllmEmitter:
         """Arrival, first token (None: never scheduled), finish, and start of the first scheduled step: its own clock."""
         host, stamp = visit.host, self._cluster.stamp
         start = stamp(host, visit.start_ns)
-        if visit.role == "prefill":
+        if visit.role != "decode":
             passed = [doing for doing in visit.all("prefill", "recompute") if not doing.failed]
             token_ns = max((doing.end_ns for doing in passed), default=None)
-            ended_ns = visit.answered_ns if token_ns is None else token_ns
+            ended_ns = token_ns if token_ns is not None and visit.role == "prefill" else visit.answered_ns
         else:
             passed = visit.all("prefill", "recompute", "first_token")
             emitted = [doing for doing in visit.all("first_token") if not doing.failed]
