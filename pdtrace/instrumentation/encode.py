@@ -96,7 +96,7 @@ def _spans_of(record: Record, out: list[bytes], problems: Problems) -> None:
     span_id = int.from_bytes(new_id(7), "little")  # and the next ones: eight bytes hold them all
     parent_size = len(parent)
     record_end_ns = record.end_ns
-    for stage, start_ns, end_ns, attempt, attributes, failed in _stage_spans(record, problems):
+    for stage, start_ns, end_ns, attempt, attributes, failed in stage_spans(record, problems):
         if end_ns is None:
             end_ns = record_end_ns
         if offset_ns is None:
@@ -139,7 +139,7 @@ def _template(form: tuple[str, int, int, int]) -> _Template:
     return pack, head, middle
 
 
-def _stage_spans(record: Record, problems: Problems) -> list[_Span]:
+def stage_spans(record: Record, problems: Problems) -> list[_Span]:
     """Events to intervals, in the order they began. What has no end yet ends with the record."""
     spans: list[_Span] = []
     latest: dict[str, _Span] = {}
@@ -204,23 +204,32 @@ def _root(record: Record, trace_id: bytes, span_id: bytes, shared: bytes, out: l
         struct.pack("<BQBQ", 0x39, start_ns, 0x41, end_ns),
         shared,
     )
-    if record.attributes:
-        parts += [attribute(_ATTRIBUTE, name, value) for name, value in record.attributes.items()]
-    stamps = record.token_stamps
-    first_ns = record.first_ns
-    if stamps:
-        stamps.sort()
-        first_ns = stamps[0][0] if first_ns is None else first_ns
-        since = [max(0, unix_ns(at_ns) - start_ns) for at_ns, _ in stamps]
-        parts.append(attribute(_ATTRIBUTE, "pdtrace.token_times_ns", since))
-        if any(count != 1 for _, count in stamps):
-            parts.append(attribute(_ATTRIBUTE, "pdtrace.token_counts", [count for _, count in stamps]))
-    if first_ns is not None:
-        parts.append(attribute(_ATTRIBUTE, "pdtrace.first_token_ns", unix_ns(first_ns)))
-    if record.outcome:
-        parts.append(attribute(_ATTRIBUTE, "pdtrace.outcome", record.outcome))
-    if record.error:
-        parts.append(attribute(_ATTRIBUTE, "pdtrace.error", record.error))
-    if record.outcome.startswith(_ERROR_OUTCOMES):
+    known = request_attributes(record, unix_ns, start_ns)
+    parts += [attribute(_ATTRIBUTE, name, value) for name, value in known.items()]
+    if is_failure(record):
         parts.append(block(_STATUS, block(0x12, record.error.encode("utf-8", "replace")) + b"\x18\x02"))
     out.append(block(0x12, b"".join(parts)))
+
+
+def request_attributes(record: Record, unix_ns: Callable[[int], int], start_ns: int) -> dict[str, Any]:
+    """What an edge record knows of its request, by name; ``start_ns`` is Unix time of its start."""
+    known = {} if record.attributes is None else dict(record.attributes)
+    first_ns = record.first_ns
+    stamps = sorted(record.token_stamps) if record.token_stamps is not None else []
+    if stamps:
+        first_ns = stamps[0][0] if first_ns is None else first_ns
+        known["pdtrace.token_times_ns"] = [max(0, unix_ns(at_ns) - start_ns) for at_ns, _ in stamps]
+        if any(count != 1 for _, count in stamps):
+            known["pdtrace.token_counts"] = [count for _, count in stamps]
+    if first_ns is not None:
+        known["pdtrace.first_token_ns"] = unix_ns(first_ns)
+    if record.outcome:
+        known["pdtrace.outcome"] = record.outcome
+    if record.error:
+        known["pdtrace.error"] = record.error
+    return known
+
+
+def is_failure(record: Record) -> bool:
+    """Whether its request span has status ERROR."""
+    return record.outcome.startswith(_ERROR_OUTCOMES)

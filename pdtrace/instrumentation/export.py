@@ -229,9 +229,10 @@ def _retry_delay_s(problem: Any) -> float | None:
             if name != "grpc-status-details-bin":
                 continue
             for number, detail in fields(value):
-                parts = dict(fields(detail)) if number == 3 and isinstance(detail, bytes) else {}
+                parts: dict[int, Any] = dict(fields(detail)) if number == 3 and isinstance(detail, bytes) else {}
                 if bytes(parts.get(1) or b"").endswith(b"google.rpc.RetryInfo"):
-                    delay = dict(fields(dict(fields(parts[2])).get(1, b"")))
+                    info: dict[int, Any] = dict(fields(parts[2]))
+                    delay: dict[int, Any] = dict(fields(info.get(1, b"")))
                     return float(delay.get(1, 0)) + float(delay.get(2, 0)) / 1e9
     except (Undecodable, TypeError, ValueError):
         pass

@@ -54,6 +54,16 @@ class Keeper(Protocol):
         """Take a finished record."""
 
 
+class Stamps(Protocol):
+    """(stamp, tokens) of each chunk: a list, or the compact one of tokens.py."""
+
+    def append(self, stamp: tuple[int, int], /) -> None:
+        """One more chunk."""
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """Chunks as they were said."""
+
+
 class Record:
     """What is known of one request here. Made by ``Recorder.begin``; all stamps are of the recorder's clock."""
 
@@ -86,7 +96,7 @@ class Record:
         self.events: list[Any] = []
         self.finished = False
         self.attributes: dict[str, Any] | None = None
-        self.token_stamps: list[tuple[int, int]] | None = None
+        self.token_stamps: Stamps | None = None
         self.first_ns: int | None = None
         self._trace_id: bytes | None = None
         self._span_id: bytes | None = None
@@ -194,6 +204,10 @@ class Record:
         if self._span_id is None:
             self._span_id = new_id(8) if self.edge or self.parent is None else self.parent.span_id
         return self._span_id
+
+    def adopt(self, trace_id: bytes, span_id: bytes) -> None:
+        """Take the ids of a span that stands for this record, before anybody asked for its own."""
+        self._trace_id, self._span_id = trace_id, span_id
 
     @property
     def trace_id(self) -> str:
