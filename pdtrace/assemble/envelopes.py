@@ -83,7 +83,17 @@ def _place_durations(envelope: Envelope, draft: Draft) -> None:
 def _stages_of(envelope: Envelope, draft: Draft) -> tuple[str, str]:
     if envelope.role != "decode":
         return "prefill_queue", "prefill"
-    return "decode_queue", "prefill" if draft.reading.facts.get("mode") == "prefill_on_decode" else "first_token"
+    return "decode_queue", "prefill" if _without_p(draft) else "first_token"
+
+
+def _without_p(draft: Draft) -> bool:
+    """D computed the prompt: a dialect says so, or the caller's own spans show that it called D and no P."""
+    reading = draft.reading
+    if reading.facts.get("mode") == "prefill_on_decode":
+        return True
+    called = {leg.role for leg in reading.legs}
+    seen = {visit.role for visit in (*reading.envelopes, *reading.activities)}
+    return bool(reading.edges) and called == {"decode"} and "prefill" not in seen
 
 
 def _activity(visit: Envelope | Leg, stage: str, start_ns: int, end_ns: int) -> Activity:

@@ -40,6 +40,9 @@ class SmgRouterDialect(SpansOnly):
 
     name = NAME
     blind_spots = (
+        "What it did before it sent a request: reading it, holding it and choosing are all shown as route, and between "
+        "two attempts as router_queue.",
+        "A D that dies while it streams inside a 200: without D's own span the status is all there is.",
         "The router never says whether it streamed, why it chose a pair, or the prefix hit it expected.",
         "Its span does not end with the response (seen: 1.4 s for a 0.3 s answer).",
         "The spans of requests still open at the router's shutdown never come.",

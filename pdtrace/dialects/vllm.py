@@ -28,6 +28,8 @@ class VllmDialect(SpansOnly):
         "the KV transfer of one request: it is inside D's queue time (aggregate NIXL metrics exist)",
         "cached tokens (LMCache or the client's usage may know them)",
         "aborted and unsampled requests: vLLM exports no span for them",
+        "a prompt that D computed again after a failed load: it is inside D's time in the model, shown as first_token",
+        "attempts: two visits to P by one request look alike, so a retry's prefill is not told from the first",
         "which worker is P: only service.name, a router's leg, or one output token and the order tell",
     )
 
