@@ -40,8 +40,7 @@ class SmgRouterDialect(SpansOnly):
 
     name = NAME
     blind_spots = (
-        "What it did before it sent a request: reading it, holding it and choosing are all shown as route, and between "
-        "two attempts as router_queue.",
+        "What it did before it sent a request (read it, hold it, choose) is all route, between attempts router_queue.",
         "A D that dies while it streams inside a 200: without D's own span the status is all there is.",
         "The router never says whether it streamed, why it chose a pair, or the prefix hit it expected.",
         "Its span does not end with the response (seen: 1.4 s for a 0.3 s answer).",
