@@ -91,6 +91,7 @@ class _Exchange:
         traceparent = own.get(b"traceparent", b"").decode("latin-1") or None
         self.request_id = request_id or uuid.uuid4().hex
         self._record: Record = recorder.begin(self.request_id, traceparent=traceparent, edge=True)
+        self._current = Current(self._record, self.request_id, reads_tokens=True)
         self._now_ns = self._record.clock.now_ns
         passed_on = self._record.traceparent or traceparent
         headers.append((b"x-request-id", self.request_id.encode("latin-1")))
@@ -117,7 +118,7 @@ class _Exchange:
             receive, send = self._receive, self._send
         else:
             receive, send = self.receive, self.send
-        token = enter(Current(self._record, self.request_id, reads_tokens=True))
+        token = enter(self._current)
         try:
             await app(self._scope, receive, send)
         except BaseException as problem:
@@ -266,6 +267,7 @@ class _Exchange:
             return
         if self._gone_ns is not None:
             ending = Ending("cancelled", "the client went away before its answer was complete")
+        ending = self._with_legs(ending)
         if self._status is not None:
             record.set("http.response.status_code", self._status)
         model = answer.model or self._model_asked_for()
@@ -281,7 +283,16 @@ class _Exchange:
         record.finish(ending.outcome, ending.error, at_ns)
         if answer.unread and answer.unread not in _said and len(_said) < 100:
             _said.add(answer.unread)
-            log.warning("%s: of such requests only the status is known, no first token", answer.unread)
+            log.warning("answers that cannot be read in full: %s; their first token may be unknown", answer.unread)
+
+    def _with_legs(self, ending: Ending) -> Ending:
+        """What is known better where the application's calls to workers are traced too (httpx_client.py)."""
+        role = self._current.failed_role
+        if role and ending.outcome == "ok":
+            return Ending("ok_fallback", ending.error)
+        if role in ("prefill", "decode") and ending.outcome == "failed":
+            return Ending(f"failed_{role}", ending.error)
+        return ending
 
     def _model_asked_for(self) -> str:
         """Refusals do not repeat the model; the request has it."""

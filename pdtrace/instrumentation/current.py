@@ -16,13 +16,14 @@ from pdtrace.instrumentation import NO_RECORD, Record
 class Current:
     """One request in progress: its record, and what several calls made for it share."""
 
-    __slots__ = ("failed_legs", "reads_tokens", "record", "request_id")
+    __slots__ = ("failed_legs", "failed_role", "reads_tokens", "record", "request_id")
 
     def __init__(self, record: Record, request_id: str = "", *, reads_tokens: bool = False) -> None:
         self.record = record
         self.request_id = request_id
         self.reads_tokens = reads_tokens  #: somebody nearer to the user stamps the tokens
         self.failed_legs: dict[str, int] = {}  #: role -> calls to a worker of that role that failed
+        self.failed_role = ""  #: role of the last of them
 
 
 _NOTHING: Final = Current(NO_RECORD)

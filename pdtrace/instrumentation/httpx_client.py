@@ -136,6 +136,7 @@ class _Leg:
             self._failed = f"{type(problem).__name__} from {self._worker}: {problem}".removesuffix(": ")
         if self._failed:
             self._now.failed_legs[self._role] = self._now.failed_legs.get(self._role, 0) + 1
+            self._now.failed_role = self._role
         if self._opaque or self._failed:
             self._now.record.add(
                 _STAGE[self._role],

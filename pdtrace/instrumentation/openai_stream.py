@@ -45,7 +45,7 @@ _WORDS: Final = (
     ),
 )
 
-_DELTA_TEXTS: Final = ("content", "reasoning_content", "reasoning", "refusal", "audio")
+_DELTA_TEXTS: Final = ("reasoning_content", "reasoning", "refusal", "audio")
 _STREAM_EVENT: Final = re.compile(r"response\.[a-z_.]+\.delta")  # the responses API: one event type a kind of content
 _WHITE: Final = b" \t\r\n\xef\xbb\xbf"
 
@@ -151,7 +151,7 @@ class AnswerReader:
             return counts
         body, self._whole = b"".join(self._whole), []
         if self._size > MAX_ANSWER_BYTES:
-            self.unread = f"an answer of {self._size} bytes is not read"
+            self.unread = f"an answer in one piece is longer than {MAX_ANSWER_BYTES >> 20} MiB"
         elif body:
             self._read_whole(body)
         return []
@@ -171,7 +171,7 @@ class AnswerReader:
             if event.data is None:
                 self.unread = "an event is longer than is kept of one"
                 continue
-            if event.data.strip() == b"[DONE]":
+            if event.data[:6] == b"[DONE]":
                 self.done = self.recognised = True
                 continue
             message = _json(event.data)
@@ -186,15 +186,21 @@ class AnswerReader:
 
     def _read_message(self, message: dict[str, Any], event_name: str) -> int | None:
         """None for what shows the user nothing, else the tokens shown (0 = not known)."""
-        if self._read_refusal(message, event_name):
-            return None
         choices = message.get("choices")
+        if (not isinstance(choices, list) or event_name or message.get("error")) and self._read_refusal(
+            message, event_name
+        ):
+            return None
         if isinstance(choices, list):
             self.recognised = True
-            self._read_model(message)
-            visible = [self._read_choice(choice) for choice in choices if isinstance(choice, dict)]
+            if not self.model:
+                self._read_model(message)
+            visible = False
+            for choice in choices:
+                if isinstance(choice, dict) and self._read_choice(choice):
+                    visible = True
             count = self._count(message, choices)
-            if any(visible):
+            if visible:
                 return self._shown(count)
             self._pending_count += count
             return None
@@ -211,8 +217,10 @@ class AnswerReader:
     def _read_choice(self, choice: dict[str, Any]) -> bool:
         index = _index(choice)
         reason = choice.get("finish_reason")
-        known = self.finish_reasons.get(index, "")
-        self.finish_reasons[index] = reason if isinstance(reason, str) and reason else known
+        if isinstance(reason, str) and reason:
+            self.finish_reasons[index] = reason
+        else:
+            self.finish_reasons.setdefault(index, "")
         if choice.get("text"):
             return True
         delta = choice.get("delta")
@@ -222,17 +230,23 @@ class AnswerReader:
         """Tokens that a chunk holds, if its server says so in one of the known ways; 0 = not known."""
         usage = message.get("usage")
         running = self._read_usage(usage) if isinstance(usage, dict) else None
-        only = [choice for choice in choices if isinstance(choice, dict)]
-        ids = [len(c["token_ids"]) for c in only if isinstance(c.get("token_ids"), list)]
-        if ids:
-            return sum(ids)
-        if running is not None and len(only) == 1:  # vLLM: the choice's own running count, not the request's
-            index = _index(only[0])
+        by_ids = by_logprobs = 0
+        for choice in choices:
+            if not isinstance(choice, dict):
+                continue
+            ids, probabilities = choice.get("token_ids"), choice.get("logprobs")
+            if isinstance(ids, list):
+                by_ids += len(ids)
+            if isinstance(probabilities, dict):
+                tokens = probabilities.get("content") or probabilities.get("tokens")
+                by_logprobs += len(tokens) if isinstance(tokens, list) else 0
+        if by_ids:
+            return by_ids
+        if running is not None and len(choices) == 1:  # vLLM: the choice's own running count, not the request's
+            index = _index(choices[0])
             before, self._seen_tokens[index] = self._seen_tokens.get(index, 0), running
             return max(running - before, 0)
-        probabilities = [c["logprobs"] for c in only if isinstance(c.get("logprobs"), dict)]
-        lists = [p.get("content") or p.get("tokens") for p in probabilities]
-        return sum(len(one) for one in lists if isinstance(one, list))
+        return by_logprobs
 
     def _read_generate(self, message: dict[str, Any]) -> int | None:
         """SGLang's /generate: the whole text so far, and a count of its tokens."""
@@ -284,7 +298,7 @@ class AnswerReader:
         if isinstance(message, list) and message:
             message = message[0]
         if not isinstance(message, dict):
-            self.unread = "the answer is not JSON"
+            self.unread = "an answer is neither JSON nor a stream of events"
         elif not self._read_refusal(message, ""):
             self._read_object(message)
 
@@ -370,14 +384,14 @@ def ending_of(status: int, answer: AnswerReader) -> Ending:
     return Ending("failed", "the stream ended without a finish reason and without [DONE]")
 
 
-def _index(choice: dict[str, Any]) -> int:
-    index = choice.get("index")
+def _index(choice: object) -> int:
+    index = choice.get("index") if isinstance(choice, dict) else 0
     return index if isinstance(index, int) else 0
 
 
 def _is_content(delta: dict[str, Any]) -> bool:
     """Whether a chat delta shows the user anything: text, reasoning, a tool call, sound."""
-    if any(delta.get(part) for part in _DELTA_TEXTS):
+    if delta.get("content") or any(delta.get(part) for part in _DELTA_TEXTS):
         return True
     calls = delta.get("tool_calls")
     return (isinstance(calls, list) and any(map(_is_call, calls))) or _is_call({"function": delta.get("function_call")})
@@ -390,7 +404,7 @@ def _is_call(call: object) -> bool:
 
 def _json(data: bytes) -> Any:
     try:
-        return json.loads(data)
+        return json.loads(data.decode())
     except (ValueError, RecursionError):
         return None
 

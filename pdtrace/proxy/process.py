@@ -32,6 +32,7 @@ _DRAIN_S: Final = 10  #: for answers that are still streaming when the proxy is 
 _FLUSH_S: Final = 5.0
 _CONNECT_S: Final = 5.0
 _POOL_S: Final = 30.0
+_KEEP_ALIVE_S: Final = 2.0  #: shorter than engines' own (uvicorn: 5 s): a call must not meet a connection being closed
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,9 @@ def make_app(settings: Settings, recorder: Recorder) -> Any:
     prefills = [parse_upstream(text) for text in settings.prefill_upstreams]
 
     def transport(role: Role) -> httpx.AsyncBaseTransport:
-        limits = httpx.Limits(max_connections=settings.max_connections, max_keepalive_connections=100)
+        limits = httpx.Limits(
+            max_connections=settings.max_connections, max_keepalive_connections=100, keepalive_expiry=_KEEP_ALIVE_S
+        )
         return AsyncTracedTransport(
             httpx.AsyncHTTPTransport(limits=limits, trust_env=False), role, opaque=settings.opaque
         )

@@ -248,6 +248,31 @@ def test_inside_a_router_with_the_middleware(upstream: Engine, opaque: bool) -> 
     recording.recorder.shutdown(2)
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "outcome"),
+    [("500", "stream", "ok_fallback"), ("stream", "stream", "ok"), ("500", "500", "failed_decode"),
+     ("500", "429", "rejected")],
+)  # fmt: skip
+def test_a_router_that_retries_tells_a_fallback_from_a_failure(
+    upstream: Engine, first: str, second: str, outcome: str
+) -> None:
+    from pdtrace.instrumentation.asgi import PdtraceMiddleware
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        async with instrument(httpx.AsyncClient(), "decode") as client:
+            answer = await client.post(upstream.url + PATH, json={"behave": first})
+            if answer.status_code == 500:
+                answer = await client.post(upstream.url + PATH, json={"behave": second})
+        await send({"type": "http.response.start", "status": answer.status_code, "headers": []})
+        await send({"type": "http.response.body", "body": answer.content})
+
+    recording = Recording()
+    with serving(PdtraceMiddleware(app, recording.recorder)) as url:
+        httpx.post(url + PATH, json={})
+        assert recording.request().attributes["pdtrace.outcome"] == outcome
+    recording.recorder.shutdown(2)
+
+
 def test_the_async_stream_is_closed_with_its_reader(upstream: Engine) -> None:
     upstream.cancelled.clear()
 

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from starlette.middleware.base import BaseHTTPMiddleware
 
 from pdtrace.instrumentation.asgi import PdtraceMiddleware
 from tests.dropins.engine import STREAMS, WORD_COUNT, Engine, engine, serving, until
@@ -157,6 +158,32 @@ def test_other_paths_and_methods_are_not_traced(traced: Traced) -> None:
     assert httpx.get(f"{traced.url}/v1/models").status_code == 404
     assert httpx.get(f"{traced.url}/v1/chat/completions").status_code == 405
     assert traced.recording.spans() == []
+
+
+@pytest.mark.parametrize("place", ["inside", "outside"])
+def test_beside_starlettes_own_kind_of_middleware(upstream: Engine, place: str) -> None:
+    """BaseHTTPMiddleware puts queues and tasks of its own between server and application."""
+
+    async def pass_on(request: Any, call_next: Any) -> Any:
+        return await call_next(request)
+
+    recording = Recording()
+    app = starlette_router(upstream.url)
+    mine, other = (PdtraceMiddleware, {"recorder": recording.recorder}), (BaseHTTPMiddleware, {"dispatch": pass_on})
+    for middleware, options in (mine, other) if place == "outside" else (other, mine):  # the last added is outermost
+        app.add_middleware(middleware, **options)
+    with serving(app) as url:
+        assert ask(url, "stream")[2] == b"".join(STREAMS["stream"])
+        upstream.cancelled.clear()
+        with httpx.stream("POST", f"{url}/v1/chat/completions", json={"behave": "endless"}) as answer:
+            pieces = answer.iter_raw()
+            while b"gr" not in next(pieces):
+                pass
+        assert upstream.cancelled.wait(5)
+        assert until(lambda: len(recording.spans("pdtrace.request")) == 2)
+    outcomes = [span.attributes["pdtrace.outcome"] for span in recording.spans("pdtrace.request")]
+    assert outcomes == ["ok", "cancelled"]
+    recording.recorder.shutdown(2)
 
 
 # ---------------------------------------------------------------------------------------------------- openai's client

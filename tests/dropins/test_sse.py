@@ -49,6 +49,17 @@ def test_an_event_is_there_as_soon_as_its_blank_line_is() -> None:
     assert reader.feed(b"\n") == [Event("", b"b")]
 
 
+def test_whole_events_one_by_one() -> None:
+    """How servers really send them; the reader has a short way for it that must not differ."""
+    parts = [b"data: a\n\n", b"data:  b\n\n", b"event: x\n", b"data: c\n\n", b"data: \n\n", b"data: d\r\n\n", b"data: e\n\n",
+             b"data: f\n", b"data: g\n\n", b"data: h\r\r", b"\ndata: i\n\n", b"data: j\n\n"]  # fmt: skip
+    reader = SseReader()
+    found = [event for part in parts for event in reader.feed(part)] + reader.close()
+    assert found == events(b"".join(parts))
+    data = [b"a", b" b", b"c", b"", b"d", b"e", b"f\ng", b"h", b"i", b"j"]
+    assert found == [Event("x" if one == b"c" else "", one) for one in data]
+
+
 def test_a_long_event_is_told_without_its_data_and_a_long_comment_is_nothing() -> None:
     long = b"x" * 100
     stream = b"data: " + long + b"\n\n:" + long + b"\n\n" + b"data: x\n" * 30 + b"\ndata: short\n\n"
