@@ -32,6 +32,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "ledger": ("pdtrace.cli.ledger", "Offered requests by outcome."),
     "charge": ("pdtrace.cli.charge", "Apply the charging rule to given activities."),
     "export": ("pdtrace.cli.export", "Write Perfetto or Parquet files."),
+    "simulate": ("pdtrace.cli.simulate", "Telemetry of a simulated cluster, with the right answers beside it."),
     "rederive": ("pdtrace.cli.rederive", "Rebuild every derived table from the raw telemetry."),
     "doctor": ("pdtrace.cli.doctor", "What was seen, what is missing, what can be believed."),
 }

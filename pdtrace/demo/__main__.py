@@ -1,6 +1,7 @@
 """`python -m pdtrace.demo`: replay the recordings into a service, for ever; with --up, start that service too.
 
-Owns the loop in wall time and the service's process. What is sent and when is decided in pdtrace.demo.replay.
+Owns the loop in wall time and the processes: the service, and a simulated cluster that walks through its scenarios.
+What is replayed and when is decided in pdtrace.demo.replay.
 """
 
 from __future__ import annotations
@@ -35,20 +36,27 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--seconds", type=float, default=None, metavar="S", help="stop after S seconds (default: never)"
     )
+    parser.add_argument(
+        "--simulate", default="http://127.0.0.1:4318", metavar="URL",
+        help="OTLP/HTTP receiver for a simulated cluster; none: recordings only (%(default)s)",
+    )  # fmt: skip
     parser.add_argument("--up", action="store_true", help="start `pdtrace up` first, and stop it at the end")
     parser.add_argument("--db", default="demo-data/demo.duckdb", help="with --up: the database file (%(default)s)")
     options = parser.parse_args(argv)
     logging.basicConfig(level=logging.WARNING, format="pdtrace demo: %(message)s")
     signal.signal(signal.SIGTERM, _interrupt)
 
-    service = None
+    service = simulation = None
     sender = None
     try:
         if options.up:
             service = _start_service(options.db)
         _wait_for_port(options.endpoint, service)
         sender = Sender(options.endpoint)
-        print("replaying recorded Dynamo and vLLM traffic; Ctrl-C stops", file=sys.stderr, flush=True)  # noqa: T201
+        if options.simulate != "none":
+            simulation = _start_simulation(options.simulate)
+        told = "recorded Dynamo and vLLM traffic" + ("" if simulation is None else " and a simulated cluster")
+        print(f"sending {told}; Ctrl-C stops", file=sys.stderr, flush=True)  # noqa: T201
         _replay(sender, options.backfill, options.seconds, service)
     except KeyboardInterrupt:
         pass
@@ -58,8 +66,9 @@ def main(argv: list[str] | None = None) -> int:
     finally:
         if sender is not None:
             sender.close()
-        if service is not None:
-            _stop(service)
+        for process in (simulation, service):
+            if process is not None:
+                _stop(process)
     return 0
 
 
@@ -92,13 +101,21 @@ def _start_service(db: str) -> subprocess.Popen[bytes]:
     )
 
 
-def _stop(service: subprocess.Popen[bytes]) -> None:
-    if service.poll() is None:
-        service.send_signal(signal.SIGTERM)
+def _start_simulation(endpoint: str) -> subprocess.Popen[bytes]:
+    """A live load with a cause that changes: every scenario in turn, through pdtrace's own instrumentation."""
+    arguments = ["--scenario", "walk", "--realtime", "--loop", "--endpoint", endpoint]
+    return subprocess.Popen(  # noqa: S603
+        [sys.executable, "-m", "pdtrace", "simulate", *arguments], stdout=subprocess.DEVNULL, start_new_session=True
+    )
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
         try:
-            service.wait(timeout=30)
+            process.wait(timeout=30)
         except subprocess.TimeoutExpired:
-            service.kill()
+            process.kill()
 
 
 def _wait_for_port(endpoint: str, service: subprocess.Popen[bytes] | None) -> None:

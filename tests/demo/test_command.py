@@ -15,6 +15,8 @@ from opentelemetry.proto.collector.logs.v1 import logs_service_pb2, logs_service
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from tests.service.running import eventually, serve
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -62,7 +64,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_minute_of_both_engines_arrives_with_stamps_of_now(receiver: tuple[Receiver, int]) -> None:
     servicer, port = receiver
     before_ns = time.time_ns()
-    done = run("--endpoint", f"http://127.0.0.1:{port}", "--backfill", "60", "--seconds", "1")
+    done = run("--endpoint", f"http://127.0.0.1:{port}", "--backfill", "60", "--seconds", "1", "--simulate", "none")
     assert done.returncode == 0, done.stderr
     assert "did not take" not in done.stderr
     services = {service for service, _ in servicer.spans}
@@ -80,6 +82,22 @@ def test_a_minute_of_both_engines_arrives_with_stamps_of_now(receiver: tuple[Rec
     names = [(span.trace_id, span.span_id) for _, span in servicer.spans]
     assert len(names) == len(set(names))
     assert len(names) > 3000
+
+
+def test_a_simulated_cluster_walks_beside_the_recordings(tmp_path: Path) -> None:
+    with serve(tmp_path / "demo.duckdb") as service:
+        done = run("--endpoint", service.grpc, "--seconds", "12", "--simulate", service.http)
+        assert done.returncode == 0, done.stderr
+        rows = eventually(lambda: service.requests(limit=500), lambda rows: any(r["run"] for r in rows))
+    simulated = [row for row in rows if row["run"]]
+    assert simulated
+    assert {row["run"].rpartition("-")[0].rpartition("-")[0] for row in simulated} == {
+        "healthy"
+    }  # the first of the walk
+    for row in simulated:
+        assert row["stitched_by"] in ("parent", "request_id")
+        if row["outcome"] == "ok":
+            assert sum(row["sections"].values()) == row["ttft_ns"]
 
 
 def test_nobody_listening_is_one_line_that_says_what_to_do() -> None:
