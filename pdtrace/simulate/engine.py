@@ -179,7 +179,7 @@ class Simulation:
             first_token_ns=None,
             end_ns=None,
             outcome="in_flight",
-            mode=self.policy.mode,
+            mode="unknown",
             input_tokens=arrival.input_tokens,
             output_tokens=0,
             cached_tokens=None,
@@ -518,6 +518,7 @@ class Simulation:
             elif doing.start_ns < time_ns:
                 doing.end_ns = time_ns
                 doing.failed = text
+                doing.detail["cut"] = True  # it did not come to its own end: a first step that was cut gave no token
                 if doing.stage == "handoff":
                     doing.detail["result"] = "abandoned"
                 kept.append(doing)

@@ -43,7 +43,8 @@ class Doing:
     failed: str = ""
     """What went wrong; empty if nothing did."""
     detail: dict[str, Any] = field(default_factory=dict)
-    """What else is known: prompt_tokens, cached_tokens, cached_by_tier, bytes, states, src, dst, backend, ..."""
+    """What else is known: prompt_tokens, cached_tokens, cached_by_tier, bytes, states, src, dst, backend, ...; ``cut`` is
+    True where it was ended before its own end."""
 
 
 @dataclass(slots=True)
@@ -101,7 +102,7 @@ class Story:
     outcome: str
     """One of the ledger's outcomes (definitions section 4)."""
     mode: str
-    """`sequential`, `overlapped`, `aggregated` or `prefill_on_decode`."""
+    """`sequential`, `overlapped`, `aggregated` or `prefill_on_decode`; `unknown`: it never came to a worker."""
     input_tokens: int
     output_tokens: int
     cached_tokens: int | None

@@ -65,7 +65,9 @@ def answers(story: Story) -> dict[str, Any]:
     else:
         result["sections"] = []
         if last_ns is not None:
-            result["sections_to_end"] = reference.sections(story.arrival_ns, last_ns, doings)
+            charged = reference.sections(story.arrival_ns, last_ns, doings)
+            result["sections_to_end"] = charged
+            result["hidden"] = reference.hidden(story.arrival_ns, last_ns, doings, charged)
     result["stages"] = [
         {
             "stage": d.stage,
