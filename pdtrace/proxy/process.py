@@ -5,6 +5,7 @@ Owns the order of these steps and signals. The exchanges are app.py's, the recor
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import signal
@@ -103,10 +104,13 @@ def make_app(settings: Settings, recorder: Recorder) -> Any:
 
 
 def _quiet(app: Any) -> Any:
-    """A broken upstream is no fault of ours: the server closes the connection, and no stack is printed."""
+    """Ends that are no fault of ours: the server closes the connection, and no stack is printed.
+
+    They are a broken upstream, and what is still streaming when the time to drain is over.
+    """
 
     async def served(scope: Any, receive: Any, send: Any) -> None:
-        with contextlib.suppress(UpstreamBroke):
+        with contextlib.suppress(UpstreamBroke, asyncio.CancelledError):
             await app(scope, receive, send)
 
     return served
