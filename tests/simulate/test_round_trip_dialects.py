@@ -41,6 +41,7 @@ CONFUSED: dict[str, dict[str, set[str]]] = {
     "dynamo": {
         "failed_handoff": {"failed_decode"},
         "ok_fallback": {"ok_fallback", "ok"},
+        "failed_prefill": {"failed_prefill"} | {"failed_decode"},  # the latter is a fault, see the xfail
         "in_flight": {"unknown"},
     },
     # An aborted request has no engine span, and the router's status left before the answer. Nothing tells of a retry.
@@ -62,7 +63,7 @@ CONFUSED: dict[str, dict[str, set[str]]] = {
     },
 }
 
-#: Faults of pdtrace that the round trip found, each with a strict xfail below that falls when it is mended:
+#: Faults of pdtrace that the round trip found, each with a strict xfail in test_round_trip_faults:
 #: dialect -> (stage answered, true stage).
 KNOWN_FAULTS: dict[str, set[tuple[str, str]]] = {
     "dynamo": set(),
@@ -74,7 +75,6 @@ KNOWN_FAULTS: dict[str, set[tuple[str, str]]] = {
         ("route", "router_queue"),
         ("router_queue", "relay"),
         ("router_queue", "route"),
-        ("prefill", "recompute"),
     },
 }
 

@@ -310,7 +310,6 @@ class _Telling:
             self._payload(visit, route)
 
     def _route(self, visit: Visit, span: bytes) -> None:
-        story = self._story
         start, end = self._fe(visit.called_ns), self._fe(visit.left_ns)
         attributes: dict[str, Value] = {
             **_REQUEST_SPAN,
@@ -334,7 +333,7 @@ class _Telling:
         if visit.failed or visit.lost:
             outcome = "connection_failed" if visit.unreached else "worker_disconnected" if visit.lost else "error"
             more = {"error.type": outcome}
-        elif story.outcome == "cancelled" and visit.cut:
+        elif visit.cut:
             outcome, more = "cancelled", {"cancellation.signal": "stream_drop"}
         attributes |= {"request.outcome": outcome, **more}
         said = "completed" if outcome == "success" else "cancelled" if outcome == "cancelled" else "failed"

@@ -35,6 +35,7 @@ class Visit:
     doings: list[Doing] = field(default_factory=list)  #: by start; holds of KV are not among them
     choice: RouteChoice | None = None  #: the decision that led here
     move_failed: str = ""  #: why the state did not come in its attempt; "" also if D computed the prompt instead
+    peer_lost: bool = False  #: it was given up because the other side's worker went
     cut: bool = False  #: the front end gave the request up while the worker had it
     open: bool = False  #: the worker still has it
     left_ns: int = 0  #: when the front end knew that the call was over
@@ -46,6 +47,8 @@ class Visit:
         """What its worker failed at, "" if at nothing. A move of state that fails, fails on D."""
         if self.unreached:
             return f"the {self.role} worker cannot be reached"
+        if self.peer_lost:
+            return ""
         own = next((doing.failed for doing in self.doings if doing.failed and doing.stage != "handoff"), "")
         return own or (self.move_failed if self.role == "decode" else "")
 
@@ -71,8 +74,9 @@ def visits_of(story: Story, cluster: ClusterFacts) -> list[Visit]:
     for visit in visits:
         visit.called_ns = _called_ns(visit, visits, story)
         visit.choice = _choice(visit, story)
-        visit.move_failed = _move_failed([other for other in visits if other.attempt == visit.attempt])
     _mark_lost(visits, story)
+    for visit in visits:
+        visit.move_failed = _move_failed([other for other in visits if other.attempt == visit.attempt])
     for visit in visits:
         later = [doing.start_ns for doing in routing_of(story) if doing.attempt > visit.attempt]
         noticed = min(later, default=story.end_ns or visit.end_ns)
@@ -94,7 +98,10 @@ def _visit(story: Story, cluster: ClusterFacts, worker: str, attempt: int, doing
     if role == "prefill" and story.mode == "sequential":
         answered_ns = max((d.end_ns for d in doings if d.stage != "handoff"), default=end_ns)
     visit = Visit(worker, role, facts.host, attempt, start_ns, start_ns, end_ns, answered_ns, doings)
-    visit.cut = story.outcome in ("cancelled", "timed_out") and end_ns == story.end_ns
+    if story.outcome in ("cancelled", "timed_out") and attempt + 1 == story.attempts and story.end_ns is not None:
+        visit.cut = end_ns == story.end_ns or (role != "prefill" and visit.first("decode") is None)
+        if visit.cut:  # the worker had it to the end, though of a step that nobody waited for nothing is told
+            visit.end_ns = visit.answered_ns = story.end_ns
     computed = role == "prefill" and visit.first("prefill", "recompute") is not None
     visit.open = story.end_ns is None and attempt + 1 == story.attempts and not computed
     return visit
@@ -113,18 +120,20 @@ def _call_together(visits: list[Visit], story: Story, cluster: ClusterFacts) -> 
             continue
         if decode is None:
             end_ns = max([prefill.start_ns, *(d.end_ns for d in prefill.all("handoff"))])
-            if story.outcome in ("cancelled", "timed_out") and choice.attempt + 1 == story.attempts:
+            if any("restarted" in doing.failed for doing in prefill.doings):
+                end_ns = prefill.end_ns
+            elif story.outcome in ("cancelled", "timed_out") and choice.attempt + 1 == story.attempts:
                 end_ns = story.end_ns or end_ns
             host = cluster.workers[choice.chosen].host
             decode = Visit(choice.chosen, "decode", host, choice.attempt, end_ns, end_ns, end_ns, end_ns)
-            decode.cut = end_ns == story.end_ns
+            decode.cut = story.outcome in ("cancelled", "timed_out") and end_ns == story.end_ns
             decode.open = story.end_ns is None and choice.attempt + 1 == story.attempts
             visits.append(decode)
         decode.start_ns = min(decode.start_ns, prefill.start_ns)
 
 
 def _move_failed(attempt: list[Visit]) -> str:
-    if any(visit.first("recompute", "first_token") for visit in attempt if visit.role == "decode"):
+    if any(visit.lost or visit.first("recompute", "first_token") for visit in attempt if visit.role == "decode"):
         return ""
     return next((doing.failed for visit in attempt for doing in visit.all("handoff") if doing.failed), "")
 
@@ -139,6 +148,9 @@ def _mark_lost(visits: list[Visit], story: Story) -> None:
         inside = [visit for visit in visits if visit.attempt == attempt]
         if inside and not any(visit.lost for visit in inside):
             max(inside, key=lambda visit: visit.end_ns).lost = True
+        for visit in inside:
+            if not visit.lost and (not visit.doings or any(doing.failed for doing in visit.doings)):
+                visit.peer_lost = visit.cut = True
 
 
 def _unreached(story: Story, cluster: ClusterFacts, reached: Collection[tuple[int, str]]) -> Iterator[Visit]:
