@@ -108,6 +108,7 @@ class _Exchange:
         self._status: int | None = None
         self._answer = AnswerReader()
         self._tokens: list[tuple[int, int]] = []  # (stamp, tokens or 0 = not known) of every content chunk
+        self._finished = False
         self._broken = False  # reading failed once; the rest of the exchange passes unread
 
     # -------------------------------------------------------------------------------------------- the application
@@ -263,8 +264,9 @@ class _Exchange:
     def _finish(self, ending: Ending, at_ns: int | None = None) -> None:
         """Submit the record; only the first call counts."""
         record, answer = self._record, self._answer
-        if record.finished:
+        if self._finished:
             return
+        self._finished = True
         if self._gone_ns is not None:
             ending = Ending("cancelled", "the client went away before its answer was complete")
         ending = self._with_legs(ending)
