@@ -101,29 +101,28 @@ class BridgedRecorder(Recorder):
             ids = span.get_span_context()
             if not span.is_recording():
                 return self._leave_out(_render(ids) if ids.is_valid else "")
-        next(self._begun)
+        next(self._ring.begun)
         offset_ns = None if self._system is None else self._system.offset_ns
-        record = _BridgedRecord(self, now, offset_ns, request_id, parent, edge, attempt, start_ns)
+        record = _BridgedRecord(self._ring, now, offset_ns, request_id, parent, edge, attempt, start_ns)
         record.span = span
         if span is not None:
             record.adopt(ids.trace_id.to_bytes(16, "big"), ids.span_id.to_bytes(8, "big"))
         return record
 
     def _leave_out(self, traceparent: str) -> Record:
-        next(self._begun)
-        next(self._sampled_out)
-        return Unrecorded(self, traceparent)
+        next(self._ring.begun)
+        next(self._ring.sampled_out)
+        return Unrecorded(self._ring, traceparent)
 
-    def _encoded(self, records: list[Record]) -> bytes:
+    def _deliver(self, records: list[Record]) -> None:
         for record in records:
             try:
                 self._make_spans(record)
-                self._exported += 1
+                self._outbox.exported += 1
             except Exception as problem:  # noqa: BLE001 - a span processor of the host's, or a value that is none
-                self._failed += 1
+                self._outbox.failed += 1
                 self._problems.add("cannot_encode")
                 self._tell("cannot_encode", f"a record cannot be told as spans: {problem!r}")
-        return b""
 
     def _make_spans(self, record: Record) -> None:
         offset_ns, wall_ns = record.offset_ns, record.clock.wall_ns

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 _FORM: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 
@@ -16,9 +16,9 @@ class Context(NamedTuple):
     sampled: bool
 
 
-def parse(traceparent: str | None) -> Context | None:
-    """The context of a header; None if there is none or it is not valid (W3C says: then start anew)."""
-    if not traceparent:
+def parse(traceparent: Any) -> Context | None:
+    """The context of a header; None if there is none or it is not valid (W3C says: then start anew). Never raises."""
+    if not isinstance(traceparent, str):
         return None
     found = _FORM.fullmatch(traceparent.strip().lower())
     if found is None:

@@ -82,6 +82,11 @@ def _resource(attributes: Mapping[str, Any]) -> bytes:
     return b"".join([attribute(0x0A, name, value) for name, value in attributes.items()])
 
 
+def _text(tag: int, value: Any) -> bytes:
+    """A string field; a host may hand in the exception itself."""
+    return block(tag, str(value).encode("utf-8", "replace"))
+
+
 # ------------------------------------------------------------------------------------------------------- one record
 
 
@@ -111,7 +116,7 @@ def _spans_of(record: Record, out: list[bytes], problems: Problems) -> None:
         if attributes:
             rest += b"".join([attribute(_ATTRIBUTE, name, value) for name, value in attributes.items()])
         if failed:
-            rest += block(_STATUS, block(0x12, failed.encode("utf-8", "replace")) + b"\x18\x02")
+            rest += block(_STATUS, _text(0x12, failed) + b"\x18\x02")
         span_id += 1
         form = (stage, attempt, parent_size, len(rest))
         pack, head, middle = _templates.get(form) or _template(form)
@@ -129,7 +134,7 @@ def _template(form: tuple[str, int, int, int]) -> _Template:
     stage, attempt, parent, rest = form
     middle = (
         block(0x2A, f"pdtrace.{stage}".encode()) + bytes((0x30, _INTERNAL))
-        + attribute(_ATTRIBUTE, "pdtrace.attempt", attempt) + b"\x39"
+        + attribute(_ATTRIBUTE, "pdtrace.attempt", int(attempt)) + b"\x39"
     )  # fmt: skip
     head = b"\x12" + varint(18 + 10 + parent + len(middle) + 8 + 1 + 8 + rest) + b"\x0a\x10"
     pack = struct.Struct(f"<{len(head)}s16s2sQ{parent}s{len(middle)}sQ1sQ{rest}s").pack
@@ -152,9 +157,9 @@ def stage_spans(record: Record, problems: Problems) -> list[_Span]:
         if not known:
             problems.add("unknown_stage")
         if code <= BEGIN:
+            if code == NEXT and running:
+                running.pop()[_END] = what
             if known:
-                if code == NEXT and running:
-                    running.pop()[_END] = what
                 span = latest[stage] = [stage, what, None, attempt, None, ""]
                 spans.append(span)
                 running.append(span)
@@ -207,7 +212,7 @@ def _root(record: Record, trace_id: bytes, span_id: bytes, shared: bytes, out: l
     known = request_attributes(record, unix_ns, start_ns)
     parts += [attribute(_ATTRIBUTE, name, value) for name, value in known.items()]
     if is_failure(record):
-        parts.append(block(_STATUS, block(0x12, record.error.encode("utf-8", "replace")) + b"\x18\x02"))
+        parts.append(block(_STATUS, _text(0x12, record.error) + b"\x18\x02"))
     out.append(block(0x12, b"".join(parts)))
 
 
@@ -232,4 +237,4 @@ def request_attributes(record: Record, unix_ns: Callable[[int], int], start_ns: 
 
 def is_failure(record: Record) -> bool:
     """Whether its request span has status ERROR."""
-    return record.outcome.startswith(_ERROR_OUTCOMES)
+    return str(record.outcome).startswith(_ERROR_OUTCOMES)

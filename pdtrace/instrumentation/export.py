@@ -74,6 +74,7 @@ class HttpExporter:
         where = urlsplit(url)
         if where.scheme not in ("http", "https") or not where.hostname:
             raise ValueError(f"{url!r} is no OTLP/HTTP endpoint; http://127.0.0.1:4318 would be one")
+        self._port = where.port  # raises here for a port that is none, not at each export
         self._where, self._timeout_s = where, timeout_s
         self._path = where.path.rstrip("/").removesuffix("/v1/traces")
         self._headers = {"content-type": "application/x-protobuf", "user-agent": "pdtrace", **(headers or {})}
@@ -93,13 +94,16 @@ class HttpExporter:
         try:
             connection.request("POST", f"{self._path}/v1/{signal}", body, self._headers)
             response = connection.getresponse()
-            answer = response.read(_MOST_ANSWER_BYTES)
-            status = response.status
-            if response.will_close or not response.isclosed():
-                self.close()
         except (OSError, http.client.HTTPException) as problem:
             self.close()
             raise ExportError(f"{type(problem).__name__}: {problem}", retry=True) from problem
+        status = response.status
+        try:
+            answer = response.read(_MOST_ANSWER_BYTES)
+        except (OSError, http.client.HTTPException):  # the status has said what became of the body
+            answer = b""
+        if response.will_close or not response.isclosed():
+            self.close()
         if 200 <= status < 300:
             return _rejected(answer)
         wait_s = _seconds(response.headers.get("retry-after"))
@@ -107,7 +111,7 @@ class HttpExporter:
 
     def _connect(self) -> http.client.HTTPConnection:
         kind = http.client.HTTPSConnection if self._where.scheme == "https" else http.client.HTTPConnection
-        return kind(self._where.hostname or "", self._where.port, timeout=self._timeout_s)
+        return kind(self._where.hostname or "", self._port, timeout=self._timeout_s)
 
     def close(self) -> None:
         """Close the connection; the next export opens another."""
@@ -122,7 +126,7 @@ class GrpcExporter:
     Args:
         target: ``host:port``, or a URL of which host and port are taken.
         headers: Metadata of each call.
-        secure: TLS with the system's certificates.
+        secure: TLS with the system's certificates; a URL that begins with https:// says so too.
 
     Raises:
         ImportError: grpcio is not installed.
@@ -143,7 +147,7 @@ class GrpcExporter:
         self._target = urlsplit(target).netloc if "://" in target else target
         self._metadata = [(name.lower(), value) for name, value in (headers or {}).items()]
         self._timeout_s = timeout_s
-        self._secure = secure
+        self._secure = secure or target.startswith("https://")
         self._channel: Any = None
         self._pid = 0
 
@@ -230,8 +234,9 @@ def _retry_delay_s(problem: Any) -> float | None:
                 continue
             for number, detail in fields(value):
                 parts: dict[int, Any] = dict(fields(detail)) if number == 3 and isinstance(detail, bytes) else {}
-                if bytes(parts.get(1) or b"").endswith(b"google.rpc.RetryInfo"):
-                    info: dict[int, Any] = dict(fields(parts[2]))
+                kind = parts.get(1)
+                if isinstance(kind, bytes) and kind.endswith(b"google.rpc.RetryInfo"):
+                    info: dict[int, Any] = dict(fields(parts.get(2, b"")))
                     delay: dict[int, Any] = dict(fields(info.get(1, b"")))
                     return float(delay.get(1, 0)) + float(delay.get(2, 0)) / 1e9
     except (Undecodable, TypeError, ValueError):

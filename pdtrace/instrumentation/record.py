@@ -33,9 +33,9 @@ def reseed() -> None:
     _random.seed()
 
 
-def random_56_bits() -> int:
-    """What sampling decides by where no trace id was given: as many bits as W3C calls random."""
-    return _random.getrandbits(56)
+def random_64_bits() -> int:
+    """What sampling decides by where no trace id was given: as many bits as OpenTelemetry's sampler looks at."""
+    return _random.getrandbits(64)
 
 
 def new_id(size: int) -> bytes:
@@ -44,14 +44,18 @@ def new_id(size: int) -> bytes:
 
 
 class Keeper(Protocol):
-    """Who began a record and takes it when it is finished."""
+    """What takes a record when it is finished: the ring of the recorder that began it."""
 
     @property
     def clock(self) -> Clock:
         """What stamps are read from."""
 
-    def submit(self, record: Record) -> None:
-        """Take a finished record."""
+    @property
+    def submit(self) -> Callable[[Record], None]:
+        """Takes a finished record."""
+
+    def late(self) -> None:
+        """Something was said of a record that was finished already."""
 
 
 class Stamps(Protocol):
@@ -69,7 +73,7 @@ class Record:
 
     __slots__ = (
         "_keeper", "_now", "_span_id", "_trace_id", "attempt", "attributes", "edge", "end_ns", "error", "events",
-        "finished", "first_ns", "offset_ns", "outcome", "parent", "request_id", "start_ns", "token_stamps",
+        "first_ns", "offset_ns", "outcome", "parent", "request_id", "said", "start_ns", "token_stamps",
     )  # fmt: skip
 
     recording = True
@@ -94,12 +98,17 @@ class Record:
         self.attempt = attempt
         self.start_ns = start_ns
         self.events: list[Any] = []
-        self.finished = False
+        self.said: int | None = None  #: how many of the events came before the finish
         self.attributes: dict[str, Any] | None = None
         self.token_stamps: Stamps | None = None
         self.first_ns: int | None = None
         self._trace_id: bytes | None = None
         self._span_id: bytes | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether it was handed in: what is said afterwards is left out and counted."""
+        return self.said is not None
 
     @property
     def clock(self) -> Clock:
@@ -123,7 +132,9 @@ class Record:
     def tokens(self, count: int = 1, at_ns: int | None = None) -> None:
         """``count`` user-visible tokens left in one chunk."""
         stamp = (self._now() if at_ns is None else at_ns, count)
-        if self.token_stamps is None:
+        if self.said is not None:
+            self._keeper.late()
+        elif self.token_stamps is None:
             self.token_stamps = [stamp]
         else:
             self.token_stamps.append(stamp)
@@ -135,12 +146,12 @@ class Record:
             outcome: One of the ledger's outcomes (ok, cancelled, rejected, ...); "" = let pdtrace derive it.
             error: What went wrong, in words.
         """
-        if self.finished:
+        if self.said is not None:
             return
-        self.finished = True
+        self.end_ns = self._now() if at_ns is None else at_ns
         self.outcome = outcome
         self.error = error
-        self.end_ns = self._now() if at_ns is None else at_ns
+        self.said = len(self.events)
         self._keeper.submit(self)
 
     # ------------------------------------------------------------------------------------------------ what goes with it
@@ -168,25 +179,39 @@ class Record:
         failed: str = "",
     ) -> None:
         """A whole interval after the fact: a rank of a transfer, a chunk, a simulated stage."""
-        self.events += (WHOLE, stage, start_ns, end_ns, attributes, attempt, failed)
+        if self.said is not None:
+            self._keeper.late()
+        else:
+            self.events += (WHOLE, stage, start_ns, end_ns, attributes, attempt, failed)
 
     def set(self, name: str, value: Any) -> None:
         """An attribute of the request. Only an edge record has a span to carry it."""
-        if self.attributes is None:
-            self.attributes = {}
-        self.attributes[name] = value
+        if self.said is not None:
+            self._keeper.late()
+        elif self.attributes is None:
+            self.attributes = {name: value}
+        else:
+            self.attributes[name] = value
 
     def set_stage(self, stage: str, name: str, value: Any) -> None:
         """An attribute of the latest span of a stage."""
-        self.events += (SET, stage, name, value)
+        if self.said is not None:
+            self._keeper.late()
+        else:
+            self.events += (SET, stage, name, value)
 
     def fail(self, stage: str, text: str) -> None:
         """The latest span of a stage failed."""
-        self.events += (FAIL, stage, text)
+        if self.said is not None:
+            self._keeper.late()
+        else:
+            self.events += (FAIL, stage, text)
 
     def first_token(self, at_ns: int | None = None) -> None:
         """The first user-visible token, where chunks are not stamped one by one; the first call counts."""
-        if self.first_ns is None:
+        if self.said is not None:
+            self._keeper.late()
+        elif self.first_ns is None:
             self.first_ns = self._now() if at_ns is None else at_ns
 
     # -------------------------------------------------------------------------------------------------------- identity
@@ -234,7 +259,7 @@ class Unrecorded(Record):
 
     def __init__(self, keeper: Keeper, traceparent: str) -> None:
         super().__init__(keeper, _no_time, 0, "", None, False, 0, 0)
-        self.finished = True
+        self.said = 0
         self._traceparent = traceparent
 
     def next(self, stage: str, at_ns: int | None = None) -> None:
@@ -288,6 +313,9 @@ class _Nobody:
     clock: Clock = SystemClock()
 
     def submit(self, record: Record) -> None:
+        pass
+
+    def late(self) -> None:
         pass
 
 

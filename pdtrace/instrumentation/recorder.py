@@ -1,64 +1,57 @@
-"""Begins records, keeps the finished ones in a bounded ring, and sends them from a thread of its own.
+"""Begins records, and has the finished ones encoded and sent from a thread of its own.
 
-Owns sampling, the ring, the drainer and every counter. What happens to the receiver never reaches the host program:
-nothing here raises into it or waits for it, and what had to be dropped is counted and reported.
+Owns sampling, the drainer and the life of both: start, fork, shutdown. What happens to the receiver never reaches the
+host program: nothing here raises into it or waits for it, and what had to be dropped is counted and reported.
 """
 
 from __future__ import annotations
 
 import atexit
-import itertools
 import logging
 import os
 import threading
 import time
 import weakref
-from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
 from pdtrace.instrumentation.clock import Clock, SystemClock
 from pdtrace.instrumentation.context import parse, render
 from pdtrace.instrumentation.encode import Problems, encode, encode_counters, encode_state
-from pdtrace.instrumentation.export import Exporter, ExportError, Signal
-from pdtrace.instrumentation.record import NO_RECORD, Record, Unrecorded, new_id, random_56_bits, reseed
+from pdtrace.instrumentation.export import Exporter, Signal
+from pdtrace.instrumentation.outbox import Outbox
+from pdtrace.instrumentation.record import NO_RECORD, Record, Unrecorded, new_id, random_64_bits, reseed
 from pdtrace.instrumentation.resource import Resource
+from pdtrace.instrumentation.ring import Ring, value
 
 log = logging.getLogger(__name__)
 
 #: Records in one export request: 512 spans and more are what receivers like, and a body stays far below their limits.
 _RECORDS_A_BODY: Final = 256
-_MOST_PENDING_BYTES: Final = 32 << 20
-_FIRST_BACKOFF_S: Final = 0.5
-_LONGEST_BACKOFF_S: Final = 30.0
-_GIVE_UP_AFTER_S: Final = 120.0
-_REPORT_EVERY_S: Final = 10.0
+_ALL: Final = 1 << 64
+_REPORT_EVERY_NS: Final = 10_000_000_000
 _EXIT_TIMEOUT_S: Final = 3.0
+#: How long one turn of the drainer may send before it looks at the ring again.
+_LONGEST_TURN_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What became of every request. begun = sampled_out + finished or still running records."""
+    """What became of every request of this process.
+
+    begun = sampled_out + submitted + what still runs; submitted = dropped_full + exported + export_failed + waiting.
+    """
 
     begun: int  #: asked for while enabled
     sampled_out: int
     submitted: int  #: finished
-    dropped_full: int  #: finished while the ring was full: the oldest was given up
+    dropped_full: int  #: waited while the ring overflowed; the oldest go
     exported: int  #: arrived at the receiver
-    export_failed: int  #: given up: refused for good, or not taken for too long
+    export_failed: int  #: given up: refused for good, not taken for too long, or finished after the shutdown
     rejected_spans: int  #: arrived, and refused one by one
     retries: int
     waiting: int  #: in the ring or between two tries
     problems: dict[str, int] = field(default_factory=dict)  #: calls that made no sense, by kind
-
-
-@dataclass(slots=True)
-class _Body:
-    signal: Signal
-    data: bytes
-    records: int
-    since: float
-    tries: int = 0
 
 
 class Recorder:
@@ -67,10 +60,11 @@ class Recorder:
     Args:
         resource: Who reports.
         exporter: Where to.
-        sample: Share of requests to record. With a caller's context its trace id decides, so that all processes keep
-            the same requests, and a caller that does not record is followed.
+        sample: Share of requests to record, 0 to 1. With a caller's context its trace id decides, as OpenTelemetry's
+            TraceIdRatioBased would, so that processes with one share keep the same requests; a caller that does not
+            record is followed.
         capacity: Finished records that may wait; beyond it the oldest is dropped and counted.
-        clock: What stamps are read from.
+        clock: What stamps are read from; None = a SystemClock.
         drain_every_s: How often the drainer looks.
         background: False: no thread; ``flush`` sends.
     """
@@ -92,13 +86,11 @@ class Recorder:
         self._system = self.clock if isinstance(self.clock, SystemClock) else None
         self._now = self.clock.now_ns
         self._exporter = exporter
-        self._attributes = resource.attributes()
-        self._threshold = round(min(max(sample, 0.0), 1.0) * (1 << 56))
-        self._always = self._threshold >= 1 << 56
-        self._capacity = max(1, capacity)
+        self._threshold = round(min(max(sample, 0.0), 1.0) * _ALL)
+        self._capacity = capacity
         self._drain_every_s = drain_every_s
         self._background = background
-        self._closed = False
+        self._closing = self._closed = False
         self._told: set[str] = set()
         self._fresh()
         _recorders.add(self)
@@ -107,16 +99,15 @@ class Recorder:
 
     def _fresh(self) -> None:
         """Counters at zero and nothing waiting: at the start, and in a forked child, whose parent sends what it had."""
-        self._ring: deque[Record] = deque()
-        self._pending: deque[_Body] = deque()
-        self._begun, self._sampled_out, self._dropped = itertools.count(), itertools.count(), itertools.count()
-        self._drained = 0
-        self._exported = self._failed = self._rejected = self._retries = 0
+        self._attributes = self.resource.attributes()
+        self._ring = Ring(self.clock, self._capacity)
+        self._outbox = Outbox(self._exporter, self._tell)
         self._problems = Problems()
-        self._not_before = 0.0
+        self._drained = 0
         self._started_ns = self._reported_ns = time.time_ns()
         self._sending = threading.Lock()
         self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
 
     # ------------------------------------------------------------------------------------------------- the hot path
 
@@ -136,24 +127,31 @@ class Recorder:
             traceparent: The caller's W3C context.
             edge: This process stands for the whole request: the record becomes its ``pdtrace.request`` span.
             attempt: From 0; counted by whoever retries.
+            at_ns: When it arrived, a stamp of the recorder's clock; None = now.
 
         Returns:
             A record; one that keeps nothing if the request is not recorded. Never raises.
         """
         if not self.enabled:
             return NO_RECORD
-        next(self._begun)
-        parent = parse(traceparent) if traceparent else None
-        if not self._always or (parent is not None and not parent.sampled):
+        ring = self._ring
+        next(ring.begun)
+        parent = trace_id = None
+        if traceparent:
+            parent = parse(traceparent)
             if parent is None:
-                if random_56_bits() >= self._threshold:
-                    next(self._sampled_out)
-                    return Unrecorded(self, render(new_id(16), new_id(8), sampled=False))
-            elif not parent.sampled or int.from_bytes(parent.trace_id[9:], "big") >= self._threshold:
-                next(self._sampled_out)
-                return Unrecorded(self, render(parent.trace_id, parent.span_id, sampled=False))
-        return Record(
-            self,
+                self._problems.add("bad_traceparent")
+            elif not parent.sampled or int.from_bytes(parent.trace_id[8:], "big") >= self._threshold:
+                next(ring.sampled_out)
+                return Unrecorded(ring, render(parent.trace_id, parent.span_id, sampled=False))
+        if parent is None and self._threshold < _ALL:
+            draw = random_64_bits()  # the half of the trace id by which others with the same share decide
+            trace_id = new_id(8) + draw.to_bytes(8, "big")
+            if draw >= self._threshold:
+                next(ring.sampled_out)
+                return Unrecorded(ring, render(trace_id, new_id(8), sampled=False))
+        record = Record(
+            ring,
             self._now,
             None if self._system is None else self._system.offset_ns,
             request_id,
@@ -162,145 +160,114 @@ class Recorder:
             attempt,
             self._now() if at_ns is None else at_ns,
         )
-
-    def submit(self, record: Record) -> None:
-        """Take a finished record; ``Record.finish`` calls it."""
-        ring = self._ring
-        if len(ring) >= self._capacity:
-            try:
-                ring.popleft()
-                next(self._dropped)
-            except IndexError:  # the drainer was faster
-                pass
-        ring.append(record)
+        if trace_id is not None:
+            record.adopt(trace_id, new_id(8))
+        return record
 
     # ------------------------------------------------------------------------------------------------ the other side
 
     def worker_state(self, state: str) -> None:
         """Say that this worker is starting, ready, draining or dead."""
         if self.enabled:
-            body = encode_state(state, self.clock.wall_ns(self._now()), self._attributes)
-            self._pending.append(_Body("logs", body, 0, time.monotonic()))
+            self._outbox.put("logs", encode_state(state, self.clock.wall_ns(self._now()), self._attributes))
             self._wake.set()
 
     def flush(self, timeout_s: float = 5.0) -> bool:
-        """Send what is finished. False if not all of it left in time; it then stays waiting."""
-        deadline = time.monotonic() + timeout_s
+        """Send what is finished, or wait until the drainer has.
+
+        Returns:
+            False if not all of it left in time; it stays waiting. Without a drainer the last send may exceed
+            ``timeout_s`` by the exporter's own time limit.
+        """
+        until_s = time.monotonic() + timeout_s
         while True:
-            if self._sending.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            drainer = self._thread
+            self._wake.set()
+            if self._sending.acquire(timeout=max(0.0, until_s - time.monotonic())):
                 try:
-                    self._send_what_waits()
+                    if drainer is None or not drainer.is_alive():
+                        self.drain()
+                        self._outbox.send(until_s)
+                    if not self._ring and not self._outbox:
+                        return True
                 finally:
                     self._sending.release()
-            if not self._ring and not self._pending:
-                return True
-            left_s = deadline - time.monotonic()
+            left_s = until_s - time.monotonic()
             if left_s <= 0:
                 return False
-            time.sleep(min(left_s, max(0.02, self._not_before - time.monotonic())))
+            time.sleep(min(left_s, max(0.005, self._outbox.wait_s if drainer is None else 0.0)))
 
     def shutdown(self, timeout_s: float = 5.0) -> bool:
-        """Stop recording, send what is left, close. Bounded in time; False if something was left behind."""
+        """Stop recording, send what is left, close.
+
+        Returns:
+            Whether all was sent. Bounded in time as ``flush`` is.
+        """
         self.enabled = False
-        if self._closed:
-            return True
-        self._closed = True
-        self._wake.set()
+        if self._closing:
+            return not self._outbox
+        self._closing = True
+        until_s = time.monotonic() + timeout_s
+        self._outbox.hurry()
         all_sent = self.flush(timeout_s)
         if self._background and all_sent:
             self._report()
-        left = sum(body.records for body in self._pending) + len(self._ring)
-        self._failed += left
-        self._drained += len(self._ring)
-        self._ring.clear()
-        self._pending.clear()
-        self._exporter.close()
-        return all_sent
+            self.flush(until_s - time.monotonic())
+        self._closed = True
+        self._ring.close()
+        self._wake.set()
+        if self._sending.acquire(timeout=max(0.0, until_s - time.monotonic())):
+            self._abandon()
+            self._sending.release()
+        return all_sent  # a drainer that hangs in a send abandons the rest itself, when it gets out
 
     def stats(self) -> Stats:
         """Counters since the start of this process."""
-        dropped = _value(self._dropped)
+        ring, outbox = self._ring, self._outbox
+        dropped, refused = value(ring.dropped), value(ring.refused)
+        problems = dict(self._problems.counts)
+        if value(ring.said_late):
+            problems["said_after_finish"] = problems.get("said_after_finish", 0) + value(ring.said_late)
         return Stats(
-            begun=_value(self._begun),
-            sampled_out=_value(self._sampled_out),
-            submitted=self._drained + len(self._ring) + dropped,
+            begun=value(ring.begun),
+            sampled_out=value(ring.sampled_out),
+            submitted=self._drained + len(ring) + dropped + refused,
             dropped_full=dropped,
-            exported=self._exported,
-            export_failed=self._failed,
-            rejected_spans=self._rejected,
-            retries=self._retries,
-            waiting=len(self._ring) + sum(body.records for body in list(self._pending)),
-            problems=dict(self._problems.counts),
+            exported=outbox.exported,
+            export_failed=outbox.failed + refused,
+            rejected_spans=outbox.rejected,
+            retries=outbox.retries,
+            waiting=len(ring) + outbox.records,
+            problems=problems,
         )
 
     def drain(self) -> int:
-        """Encode what is finished, into bodies that wait to be sent; how many records that were."""
+        """Encode what is finished, into requests that wait to be sent; how many records that were."""
         total = 0
-        while self._ring:
-            records: list[Record] = []
-            while self._ring and len(records) < _RECORDS_A_BODY:
-                try:
-                    records.append(self._ring.popleft())
-                except IndexError:
-                    break
-            self._drained += len(records)
-            body = self._encoded(records)
-            if body:
-                self._pending.append(_Body("traces", body, len(records), time.monotonic()))
+        while records := self._ring.take(_RECORDS_A_BODY):
             total += len(records)
-        waiting = sum(len(body.data) for body in self._pending)
-        while waiting > _MOST_PENDING_BYTES:
-            given_up = self._pending.popleft()
-            waiting -= len(given_up.data)
-            self._give_up(given_up, "the receiver has been away for too long")
+            self._drained += len(records)
+            self._deliver(records)
         return total
 
-    def _encoded(self, records: list[Record]) -> bytes:
+    def _deliver(self, records: list[Record]) -> None:
         try:
-            return encode(records, self._attributes, self._problems)[0]
+            self._outbox.put("traces", encode(records, self._attributes, self._problems)[0], len(records))
         except Exception as problem:  # noqa: BLE001 - one record's values must not cost the others
             if len(records) > 1:
-                return b"".join([self._encoded([record]) for record in records])
-            self._failed += 1
+                for record in records:
+                    self._deliver([record])
+                return
+            self._outbox.failed += 1
             self._problems.add("cannot_encode")
             self._tell("cannot_encode", f"a record cannot be encoded: {problem!r}")
-            return b""
 
-    def _send_what_waits(self) -> None:
-        self.drain()
-        for kind, count in self._problems.counts.items():
-            self._tell(kind, f"{count} call(s) made no sense: {kind.replace('_', ' ')}")
-        while self._pending and time.monotonic() >= self._not_before:
-            body = self._pending[0]
-            try:
-                rejected = self._exporter.export(body.signal, body.data)
-            except ExportError as problem:
-                if not problem.retry or time.monotonic() - body.since > _GIVE_UP_AFTER_S:
-                    self._pending.popleft()
-                    self._give_up(body, str(problem))
-                    continue
-                body.tries += 1
-                self._retries += 1
-                backoff_s = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** (body.tries - 1)) * (
-                    0.5 + random_56_bits() / 2**57
-                )
-                if problem.retry_after_s is not None:
-                    backoff_s = min(problem.retry_after_s, _GIVE_UP_AFTER_S)
-                self._not_before = time.monotonic() + backoff_s
-                self._tell("unreachable", f"telemetry waits, its receiver does not take it: {problem}")
-            except Exception as problem:  # noqa: BLE001 - an exporter of the host's own
-                self._pending.popleft()
-                self._give_up(body, f"{type(problem).__name__}: {problem}")
-            else:
-                self._pending.popleft()
-                self._exported += body.records
-                if rejected:
-                    self._rejected += rejected
-                    self._tell("rejected", f"the receiver rejected {rejected} item(s) of a request")
-
-    def _give_up(self, body: _Body, why: str) -> None:
-        self._failed += body.records
-        self._tell("given_up", f"{body.records} record(s) were dropped: {why}")
+    def _abandon(self) -> None:
+        left = self._ring.take(1 << 62)
+        self._drained += len(left)
+        self._outbox.failed += len(left)
+        self._outbox.give_all_up("the process ended before they were sent")
+        self._outbox.close()
 
     def _tell(self, kind: str, text: str) -> None:
         """Once a kind: a log that fills up is one more thing that an engine should not have to bear."""
@@ -311,28 +278,38 @@ class Recorder:
     # ------------------------------------------------------------------------------------------------------ the thread
 
     def _start(self) -> None:
-        self._pid = os.getpid()
-        self._thread = threading.Thread(
-            target=_drain_forever, args=(weakref.ref(self),), name="pdtrace-drain", daemon=True
-        )
-        self._thread.start()
+        thread = threading.Thread(target=_drain_forever, args=(weakref.ref(self),), name="pdtrace-drain", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as problem:  # no more threads, or the interpreter is on its way out
+            self._tell("no_thread", f"no drainer could be started, nothing is sent until a flush: {problem}")
+        else:
+            self._thread = thread
 
-    def _turn(self) -> None:
-        """One look of the drainer."""
+    def _turn(self) -> bool:
+        """One look of the drainer; False if it was the last."""
         with self._sending:
             if self._closed:
-                return
+                self._abandon()
+                return False
             if self._system is not None:
                 self._system.refresh()
-            self._send_what_waits()
-        if time.time_ns() - self._reported_ns > _REPORT_EVERY_S * 1e9:
-            self._report()
+            self.drain()
+            self._tell_problems()
+            self._outbox.send(time.monotonic() + _LONGEST_TURN_S)
+            if time.time_ns() - self._reported_ns > _REPORT_EVERY_NS:
+                self._report()
+        return True
+
+    def _tell_problems(self) -> None:
+        for kind, count in self.stats().problems.items():
+            self._tell(kind, f"{count} call(s) made no sense: {kind.replace('_', ' ')}")
 
     def _report(self) -> None:
         """Export the counters, if anything was counted: drops must be visible where the telemetry is."""
         self._reported_ns = time.time_ns()
         stats = self.stats()
-        if not stats.begun:
+        if not stats.begun or self._outbox.holds("metrics"):
             return
         fates = {
             "submitted": stats.submitted,
@@ -340,26 +317,22 @@ class Recorder:
             "dropped_full": stats.dropped_full,
             "export_failed": stats.export_failed,
         }
-        body = encode_counters(fates, self._started_ns, self._reported_ns, self._attributes)
-        with self._sending:
-            try:
-                self._exporter.export("metrics", body)
-            except Exception as problem:  # noqa: BLE001 - the next report carries the same counters
-                log.debug("pdtrace: counters were not taken: %s", problem)
+        self._outbox.put("metrics", encode_counters(fates, self._started_ns, self._reported_ns, self._attributes))
 
     def _after_fork(self) -> None:
+        self._ring.close()  # what the parent began is the parent's to export
         self._fresh()
-        self._attributes = self.resource.attributes()
-        if self._background and not self._closed:
+        if self._background and not self._closing:
             self._start()
 
 
 def _drain_forever(of: weakref.ref[Recorder]) -> None:
-    while True:
-        recorder = of()
-        if recorder is None or recorder._closed:
-            return
-        wake, every_s = recorder._wake, recorder._drain_every_s
+    recorder = of()
+    while recorder is not None:
+        wake, every_s = (
+            recorder._wake,
+            0.0 if recorder._outbox and not recorder._outbox.wait_s else recorder._drain_every_s,
+        )
         del recorder  # a recorder that nobody holds any more must be free to go
         wake.wait(every_s)
         wake.clear()
@@ -367,15 +340,10 @@ def _drain_forever(of: weakref.ref[Recorder]) -> None:
         if recorder is None:
             return
         try:
-            recorder._turn()
+            if not recorder._turn():
+                return
         except Exception as problem:  # noqa: BLE001 - the host program must not hear of it, and the next turn may work
             recorder._tell("drainer", f"the drainer failed: {problem!r}")
-        del recorder
-
-
-def _value(count: itertools.count[int]) -> int:
-    """What ``count`` would give next, without taking it."""
-    return int(repr(count)[len("count(") : -1])
 
 
 class _Nowhere:

@@ -5,6 +5,7 @@ Owns bytes of attributes and fields. Knows no span.
 
 from __future__ import annotations
 
+import operator
 import struct
 from collections.abc import Iterator
 from functools import lru_cache
@@ -12,6 +13,7 @@ from typing import Any, Final
 
 _DOUBLE: Final = struct.Struct("<d")
 _INT64: Final = range(-(1 << 63), 1 << 63)
+_PLAIN: Final = (bool, int, float, str, list)
 
 
 class Undecodable(ValueError):
@@ -38,7 +40,7 @@ def block(tag: int, content: bytes) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _key(name: str) -> bytes:
-    return block(0x0A, name.encode("utf-8", "replace"))
+    return block(0x0A, str(name).encode("utf-8", "replace"))
 
 
 def attribute(tag: int, name: str, value: Any) -> bytes:
@@ -63,11 +65,27 @@ def any_value(value: Any) -> bytes:
         return block(0x2A, b"".join([block(0x0A, any_value(each)) for each in value]))
     if kind is bytes:
         return block(0x3A, value)
-    if kind is not int and hasattr(value, "__index__"):
-        return any_value(int(value))  # enumerations, numpy's integers
-    if isinstance(value, float):
-        return any_value(float(value))
-    return any_value(str(value))
+    return _unusual(value)
+
+
+def _unusual(value: Any) -> bytes:
+    """An AnyValue of what is none of Python's plain types: the plain value behind it, else its text."""
+    try:
+        if isinstance(value, str):  # an enumeration's member: its value, not its name
+            return block(0x0A, str.encode(value, "utf-8", "replace"))
+        if hasattr(value, "tolist"):  # numpy's and torch's numbers and arrays
+            plain = value.tolist()
+            if type(plain) in _PLAIN:
+                return any_value(plain)
+        elif isinstance(value, int) and int(value) in _INT64:
+            return any_value(int(value))
+        elif isinstance(value, float):
+            return any_value(float(value))
+        elif hasattr(value, "__index__") and not isinstance(value, int):
+            return any_value(operator.index(value))
+        return any_value(str.__str__(str(value)))
+    except Exception as problem:  # noqa: BLE001 - code of the host's own types; the record must not be lost for it
+        return any_value(f"<{type(value).__name__}: {type(problem).__name__}>")
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
