@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from operator import le
 from typing import Any, Final
 
 from pdtrace.instrumentation.record import BEGIN, END, NEXT, SET, WHOLE, Record, new_id
@@ -94,11 +96,52 @@ def _spans_of(record: Record, out: list[bytes], problems: Problems) -> None:
     shared = attribute(_ATTRIBUTE, "pdtrace.request.id", record.request_id) if record.request_id else b""
     trace_id = record.trace_id_bytes
     own = record.span_id_bytes
-    parent = b"\x22\x08" + own if record.edge or record.parent is not None else b""
-    offset_ns, wall_ns = record.offset_ns, record.clock.wall_ns
     if record.edge:
         _root(record, trace_id, own, shared, out, problems)
+    ids = trace_id + b"\x12\x08"
+    parent = b"\x22\x08" + own if record.edge or record.parent is not None else b""
     span_id = int.from_bytes(new_id(7), "little")  # and the next ones: eight bytes hold them all
+    if not _stamps_only(record, ids, span_id, parent, shared, out):
+        _any_stages(record, ids, span_id, parent, shared, out, problems)
+
+
+def _stamps_only(record: Record, ids: bytes, span_id: int, parent: bytes, shared: bytes, out: list[bytes]) -> bool:
+    """The usual record, whose stages follow each other and say nothing more: all its spans in one struct.pack.
+
+    Returns:
+        False, and nothing done, for a record that needs more than that.
+    """
+    events, offset_ns = record.events, record.offset_ns
+    if offset_ns is None or len(events) != record.said or len(events) % 3:
+        return False
+    codes = events[::3]  # the first event of another length stands in its place too, so it is seen here
+    count = len(codes)
+    if codes.count(NEXT) != count or not count:
+        return False
+    starts = [at_ns + offset_ns for at_ns in events[2::3]]
+    ends = starts[1:]
+    ends.append(record.end_ns + offset_ns)
+    if starts[0] <= 0 or ends[-1] > _LAST_NS or not all(map(le, starts, ends)):
+        return False
+    form = (tuple(events[1::3]), record.attempt, len(parent), len(shared))
+    pack, constants = _shapes.get(form) or _shape(form)
+    if pack is None:
+        return False
+    fields = constants.copy()
+    fields[1::_FIELDS] = [ids] * count
+    fields[2::_FIELDS] = range(span_id + 1, span_id + 1 + count)
+    fields[3::_FIELDS] = [parent] * count
+    fields[5::_FIELDS] = starts
+    fields[7::_FIELDS] = ends
+    fields[8::_FIELDS] = [shared] * count
+    out.append(pack(*fields))
+    return True
+
+
+def _any_stages(
+    record: Record, ids: bytes, span_id: int, parent: bytes, shared: bytes, out: list[bytes], problems: Problems
+) -> None:
+    offset_ns, wall_ns = record.offset_ns, record.clock.wall_ns
     parent_size = len(parent)
     record_end_ns = record.end_ns
     for stage, start_ns, end_ns, attempt, attributes, failed in stage_spans(record, problems):
@@ -118,30 +161,41 @@ def _spans_of(record: Record, out: list[bytes], problems: Problems) -> None:
         if failed:
             rest += block(_STATUS, _text(0x12, failed) + b"\x18\x02")
         span_id += 1
-        form = (stage, attempt, parent_size, len(rest))
-        pack, head, middle = _templates.get(form) or _template(form)
-        out.append(pack(head, trace_id, _SPAN_ID, span_id, parent, middle, start_ns, b"A", end_ns, rest))
+        form = ((stage,), attempt, parent_size, len(rest))
+        pack, constants = _shapes.get(form) or _shape(form)
+        assert pack is not None
+        head, _, _, _, middle, *_ = constants
+        out.append(pack(head, ids, span_id, parent, middle, start_ns, b"A", end_ns, rest))
 
 
-#: How a span of one form is packed: struct's pack, what comes before its trace id, what between its parent and start.
-_Template = tuple[Callable[..., bytes], bytes, bytes]
-_SPAN_ID: Final = b"\x12\x08"
-_MOST_TEMPLATES: Final = 8192
-_templates: dict[tuple[str, int, int, int], _Template] = {}
+# Spans of one shape (which stages, which attempt, how long the parts that differ are) are packed by one struct.pack. Of
+# each span: what comes before its trace id; trace id; span id; parent; name, kind, attempt; start; tag; end; the rest.
+_FIELDS: Final = 9
+_Form = tuple[tuple[str, ...], int, int, int]
+_Shape = tuple[Callable[..., bytes] | None, list[Any]]
+_MOST_SHAPES: Final = 8192
+_shapes: dict[_Form, _Shape] = {}
 
 
-def _template(form: tuple[str, int, int, int]) -> _Template:
-    stage, attempt, parent, rest = form
-    middle = (
-        block(0x2A, f"pdtrace.{stage}".encode()) + bytes((0x30, _INTERNAL))
-        + attribute(_ATTRIBUTE, "pdtrace.attempt", int(attempt)) + b"\x39"
-    )  # fmt: skip
-    head = b"\x12" + varint(18 + 10 + parent + len(middle) + 8 + 1 + 8 + rest) + b"\x0a\x10"
-    pack = struct.Struct(f"<{len(head)}s16s2sQ{parent}s{len(middle)}sQ1sQ{rest}s").pack
-    if len(_templates) >= _MOST_TEMPLATES:  # attribute texts of every length: begin again
-        _templates.clear()
-    _templates[form] = pack, head, middle
-    return pack, head, middle
+def _shape(form: _Form) -> _Shape:
+    """struct.pack and its arguments for a form, with holes for what differs; None if a stage is not known."""
+    stages, attempt, parent, rest = form
+    made: _Shape = None, []
+    if _KNOWN.issuperset(stages):
+        layout, constants = "<", []
+        for stage in stages:
+            middle = (
+                block(0x2A, f"pdtrace.{stage}".encode()) + bytes((0x30, _INTERNAL))
+                + attribute(_ATTRIBUTE, "pdtrace.attempt", int(attempt)) + b"\x39"
+            )  # fmt: skip
+            head = b"\x12" + varint(18 + 10 + parent + len(middle) + 8 + 1 + 8 + rest) + b"\x0a\x10"
+            layout += f"{len(head)}s18sQ{parent}s{len(middle)}sQ1sQ{rest}s"
+            constants += [head, b"", 0, b"", middle, 0, b"A", 0, b""]
+        made = struct.Struct(layout).pack, constants
+    if len(_shapes) >= _MOST_SHAPES:  # attribute texts of every length: begin again
+        _shapes.clear()
+    _shapes[form] = made
+    return made
 
 
 def stage_spans(record: Record, problems: Problems) -> list[_Span]:
@@ -150,7 +204,9 @@ def stage_spans(record: Record, problems: Problems) -> list[_Span]:
     latest: dict[str, _Span] = {}
     running: list[_Span] = []
     attempt = record.attempt
-    events = iter(record.events)
+    if record.said is not None and record.said < len(record.events):
+        problems.add("said_after_finish")
+    events = islice(record.events, record.said)
     for code in events:
         stage, what = next(events), next(events)
         known = stage in _KNOWN
