@@ -20,7 +20,7 @@ WALK: Final = "walk"
 @click.command("simulate")
 @click.option("--scenario", required=True, metavar="NAME", help=f"A scenario, or {WALK}: all of them in turn.")
 @click.option("--requests", type=click.IntRange(min=2), help="How many; each scenario has its own default.")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Arrivals a second.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Arrivals a second; the cluster's speed goes with it.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Same seed, same files to the byte.")
 @click.option("--endpoint", metavar="URL", help="Send to this OTLP/HTTP endpoint, such as http://127.0.0.1:4318.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write a folder, or a file if the name has a suffix.")

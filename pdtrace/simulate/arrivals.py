@@ -20,7 +20,7 @@ _DATA: Final = Path(__file__).parent / "data"
 _SECOND: Final = 1_000_000_000
 
 #: Ids of blocks that belong to one request alone start here; below are shared beginnings.
-_OWN_BLOCKS: Final = 1 << 44
+OWN_BLOCKS: Final = 1 << 44
 #: Blocks one request or one shared beginning may have.
 _MOST_BLOCKS: Final = 1 << 16
 
@@ -131,7 +131,7 @@ def arrivals(
             blocks = list(range(group * _MOST_BLOCKS, group * _MOST_BLOCKS + common))
         else:
             blocks = shared[:full]
-        own = _OWN_BLOCKS + number * _MOST_BLOCKS
+        own = OWN_BLOCKS + number * _MOST_BLOCKS
         blocks.extend(range(own, own + full - len(blocks)))
         yield Arrival(
             number,

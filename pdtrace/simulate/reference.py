@@ -133,6 +133,8 @@ def savings(t0_ns: int, t1_ns: int, doings: Sequence[Interval], charged: Sequenc
     streams from an upstream run (it overlaps it and ends no earlier) ends no sooner than that run's new end plus its own
     tail, and no sooner than its own length after its inputs are ready.
     """
+    if not hidden(t0_ns, t1_ns, doings, charged):  # one thing after the other: each is worth what it was charged
+        return {stage: None if stage in _OPAQUE else ns for stage, ns in totals(charged).items()}
     by_activity = [stage for stage in PRECEDENCE if stage not in (*_OPAQUE, "router_queue", "route")]
     nodes: list[Interval] = []
     for stage in by_activity:

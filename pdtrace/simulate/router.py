@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Final
 
+from pdtrace.simulate.arrivals import OWN_BLOCKS
 from pdtrace.simulate.cluster import Cluster
 from pdtrace.simulate.decode_worker import DecodeWorker
 from pdtrace.simulate.flight import Flight
 from pdtrace.simulate.network import Network
 from pdtrace.simulate.prefill_worker import PrefillWorker
 from pdtrace.simulate.story import RouteChoice
+
+_FOREVER_NS: Final = 1 << 62
 
 
 class BelievedIndex:
@@ -27,8 +31,10 @@ class BelievedIndex:
     def add(self, blocks: Sequence[int], time_ns: int) -> None:
         """These blocks are there from now on."""
         until_ns = time_ns + self._ttl_ns
+        blocks = [block for block in blocks if block < OWN_BLOCKS]  # one request's own blocks never match another's
         self._until_ns.update(dict.fromkeys(blocks, until_ns))
-        self._heard.append((until_ns, blocks))
+        if self._ttl_ns < _FOREVER_NS:
+            self._heard.append((until_ns, blocks))
 
     def match(self, blocks: Sequence[int], time_ns: int) -> int:
         """Leading blocks of a prompt believed there."""
@@ -71,7 +77,7 @@ class Router:
         ``also`` is what the worker had some time before and the router now believes it to have again.
         """
         if worker.name not in self._stale:
-            index = self._stale[worker.name] = BelievedIndex(1 << 62)
+            index = self._stale[worker.name] = BelievedIndex(_FOREVER_NS)
             index.add([*worker.cache.blocks(), *also], time_ns)
 
     def sent_before(self, worker: str, blocks: Sequence[int], time_ns: int) -> None:

@@ -23,6 +23,7 @@ from pdtrace.simulate.causes import (
 from pdtrace.simulate.cluster import SECOND, Autoscale, Cluster, Policy, Worker, base_cluster
 from pdtrace.simulate.engine import START_NS, Simulation
 from pdtrace.simulate.faults import plan_autoscale, plan_cause
+from pdtrace.simulate.pace import slowed
 from pdtrace.simulate.story import HostFacts, WorkerChange
 
 
@@ -91,7 +92,9 @@ def ready(
         scenario: One of ``SCENARIOS``, or your own.
         seed: Same seed, same stories.
         requests: How many; None: the scenario's own number.
-        rate_per_s: Arrivals a second; None: the scenario's own, or the recording's.
+        rate_per_s: Arrivals a second; None: the scenario's own, or the recording's. The cluster is as much faster or
+            slower as the rate is higher or lower than the scenario's, so that the scenario stays itself; a recording's
+            rate leaves the cluster as it is.
         arrivals: ``mooncake`` or ``azure`` instead of the scenario's distributions.
         mode: ``sequential`` or ``overlapped`` instead of the scenario's own way of calling P and D.
         start_ns: True time of the start.
@@ -103,9 +106,12 @@ def ready(
     workload = scenario.workload
     if arrivals:
         workload = replace(workload, file=arrivals, rate_per_s=0.0)
-    if rate_per_s is not None:
+    pace = 1.0
+    if rate_per_s is not None and arrivals:
         workload = replace(workload, rate_per_s=rate_per_s)
-    rate = mean_rate_per_s(workload)
+    elif rate_per_s is not None:
+        pace = workload.rate_per_s / rate_per_s
+    rate = rate_per_s or mean_rate_per_s(workload)
     half_ns = round(count / 2 / rate * SECOND)
     cluster = scenario.cluster
     if mode:
@@ -117,8 +123,8 @@ def ready(
             clocks=cluster.clocks + tuple((host, HostFacts(0, ppm, half_ns)) for host, ppm in scenario.drift_ppm),
         )
     simulation = Simulation(
-        cluster,
-        workload,
+        slowed(cluster, pace),
+        slowed(workload, pace),
         seed=seed,
         requests=count,
         onset_ns=start_ns + half_ns,
@@ -128,10 +134,10 @@ def ready(
     )
     if with_cause:
         for cause in scenario.causes:
-            plan_cause(simulation, cause, start_ns + half_ns)
+            plan_cause(simulation, slowed(cause, pace), start_ns + half_ns)
     if scenario.scale is not None:
         scale = scenario.scale if with_cause else replace(scenario.scale, start_up_ns=0)
-        plan_autoscale(simulation, scale, start_ns)
+        plan_autoscale(simulation, slowed(scale, pace), start_ns)
     stage = scenario.stage_in(cluster.policy.mode)
     return Run(scenario, simulation, seed, count, rate, start_ns, start_ns + half_ns, stage)
 

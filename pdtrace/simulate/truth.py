@@ -10,18 +10,21 @@ max(0, true - epoch_ns)``.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
+
+import orjson
 
 from pdtrace.simulate import reference
 from pdtrace.simulate.scenarios import Run
 from pdtrace.simulate.story import CONTAINER, DECODE, KV_HOLD, RouteChoice, Story, WorkerChange
 
+#: What is told of a choice by its own name.
+_CHOICE_FIELDS: Final = tuple(field.name for field in fields(RouteChoice) if field.name != "truth")
 #: Doings that are no part of the way to the first token.
 _AFTERWARDS: Final = (DECODE, KV_HOLD)
 
@@ -93,8 +96,8 @@ def _before_the_token(story: Story) -> list[reference.Interval]:
 
 
 def _choice(choice: RouteChoice) -> dict[str, Any]:
-    told = asdict(choice)
-    told["really_cached_tokens"] = told.pop("truth")
+    told = {name: getattr(choice, name) for name in _CHOICE_FIELDS}
+    told["really_cached_tokens"] = choice.truth
     return told
 
 
@@ -130,9 +133,9 @@ class TruthFile:
         self._halves = (_Half(), _Half())
         self._fix_ns: list[int] = [0, 0, 0]  # TTFT with the cause, without it, requests that have both, after the onset
         self._count = 0
-        self._file = path.open("w")
-        head = json.dumps({**(facts or {}), **header(run)}, separators=(",", ":"))
-        self._file.write(head[:-1] + ',"requests":[')
+        self._file = path.open("wb")
+        head = orjson.dumps({**(facts or {}), **header(run)})
+        self._file.write(head[:-1] + b',"requests":[')
 
     def __enter__(self) -> Self:
         return self
@@ -157,7 +160,7 @@ class TruthFile:
         self._ledger[story.outcome] += 1
         if ttft_ns is not None:
             self._halves[after].add(ttft_ns, told["exposed"], told["saving"])
-        self._file.write(("\n" if not self._count else ",\n") + json.dumps(told, separators=(",", ":")))
+        self._file.write((b",\n" if self._count else b"\n") + orjson.dumps(told))
         self._count += 1
 
     def worker_changed(self, change: WorkerChange) -> None:
@@ -167,7 +170,7 @@ class TruthFile:
     def close(self) -> None:
         """Write what is known at the end. A second call does nothing."""
         if not self._file.closed:
-            self._file.write("\n]," + json.dumps(self.summary(), separators=(",", ":"))[1:] + "\n")
+            self._file.write(b"\n]," + orjson.dumps(self.summary())[1:] + b"\n")
             self._file.close()
 
     def summary(self) -> dict[str, Any]:

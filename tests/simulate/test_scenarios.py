@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from pdtrace.simulate.causes import SlowLink
+from pdtrace.simulate.pace import slowed
 from pdtrace.simulate.reference import PRECEDENCE
 from pdtrace.simulate.scenarios import SCENARIOS, ready
 from pdtrace.simulate.story import Story
@@ -141,3 +143,33 @@ def test_a_storm_computes_again_on_d() -> None:
     )
     recomputed = {d.worker for s in stories for d in s.doings if d.stage == "recompute"}
     assert recomputed <= {"d0", "d1", "d2"}
+
+
+@pytest.mark.parametrize("rate_per_s", [2.0, 150.0])
+@pytest.mark.parametrize("name", CAUSED)
+def test_at_another_rate_it_stays_itself(name: str, rate_per_s: float) -> None:
+    """The cluster's speed goes with the rate: the same story, shorter or longer."""
+    own = ready(SCENARIOS[name], seed=1)
+    other = ready(SCENARIOS[name], seed=1, rate_per_s=rate_per_s)
+    factor = SCENARIOS[name].workload.rate_per_s / rate_per_s
+    assert other.onset_ns - other.start_ns == pytest.approx((own.onset_ns - own.start_ns) * factor, rel=1e-6)
+    grown = growth(other.simulation.run(), other.onset_ns)
+    ttft = grown.pop("ttft")
+    assert ttft > 20 * MS * factor
+    mine = grown.pop(other.stage)
+    assert mine > 0.6 * ttft
+    assert mine > 2.5 * max(grown.values()), grown
+
+
+def test_slowed_by_hand() -> None:
+    """Times twice as long, speeds half; counts, shares, sizes and clocks as they were."""
+    workload = slowed(SCENARIOS["prefill_burst"].workload, 2.0)
+    assert (workload.rate_per_s, workload.patience_s, workload.groups) == (10.0, 3.0, 24)
+    cluster = slowed(SCENARIOS["kv_leak"].cluster, 2.0)
+    assert (cluster.costs.prefill_step_ns, cluster.costs.prefill_ns_per_token) == (8 * MS, 120_000)
+    assert cluster.costs.decode_ns_per_sequence == 300_000
+    assert cluster.costs.state_bytes_per_token == (("kv", 160_000),)
+    assert (cluster.links.nic_gb_per_s, cluster.links.latency_ns) == (12.5, 40_000)
+    assert (cluster.policy.lease_ns, cluster.policy.timeout_ns) == (40_000 * MS, 0)
+    assert cluster.workers == SCENARIOS["kv_leak"].cluster.workers
+    assert slowed(SCENARIOS["slow_link"].causes[0], 2.0) == SlowLink("node-0", "node-2", 1.5)
