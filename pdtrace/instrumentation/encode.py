@@ -34,8 +34,8 @@ class Problems:
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
 
-    def add(self, kind: str) -> None:
-        self.counts[kind] = self.counts.get(kind, 0) + 1
+    def add(self, kind: str, count: int = 1) -> None:
+        self.counts[kind] = self.counts.get(kind, 0) + count
 
 
 #: A stage span in the making: a list, because an object costs four times as much.
@@ -205,7 +205,7 @@ def stage_spans(record: Record, problems: Problems) -> list[_Span]:
     running: list[_Span] = []
     attempt = record.attempt
     if record.said is not None and record.said < len(record.events):
-        problems.add("said_after_finish")
+        problems.add("said_after_finish", (len(record.events) - record.said) // 3)  # only stamps get this far
     events = islice(record.events, record.said)
     for code in events:
         stage, what = next(events), next(events)
@@ -245,6 +245,10 @@ def stage_spans(record: Record, problems: Problems) -> list[_Span]:
     return spans
 
 
+_REQUEST: Final = block(0x2A, b"pdtrace.request") + bytes((0x30, _SERVER))
+_TIMES: Final = struct.Struct("<BQBQ")
+
+
 def _root(record: Record, trace_id: bytes, span_id: bytes, shared: bytes, out: list[bytes], problems: Problems) -> None:
     """The request's own span."""
     offset_ns, wall_ns = record.offset_ns, record.clock.wall_ns
@@ -256,15 +260,11 @@ def _root(record: Record, trace_id: bytes, span_id: bytes, shared: bytes, out: l
     if not 0 < start_ns <= end_ns <= _LAST_NS:
         problems.add("ends_before_it_begins" if end_ns < start_ns else "time_out_of_range")
         return
-    parts = [b"\x0a\x10", trace_id, b"\x12\x08", span_id]
-    if record.parent is not None:
-        parts += (b"\x22\x08", record.parent.span_id)
-    parts += (
-        b"\x2a\x0fpdtrace.request\x30",
-        bytes((_SERVER,)),
-        struct.pack("<BQBQ", 0x39, start_ns, 0x41, end_ns),
-        shared,
-    )
+    parts = [
+        b"\x0a\x10", trace_id, b"\x12\x08", span_id,
+        b"\x22\x08" + record.parent.span_id if record.parent is not None else b"",
+        _REQUEST, _TIMES.pack(0x39, start_ns, 0x41, end_ns), shared,
+    ]  # fmt: skip
     known = request_attributes(record, unix_ns, start_ns)
     parts += [attribute(_ATTRIBUTE, name, value) for name, value in known.items()]
     if is_failure(record):

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 _DOUBLE: Final = struct.Struct("<d")
 _INT64: Final = range(-(1 << 63), 1 << 63)
+_ONE_BYTE_LENGTHS: Final = 0x80 - 4
 _PLAIN: Final = (bool, int, float, str, list)
 
 
@@ -47,7 +48,13 @@ def attribute(tag: int, name: str, value: Any) -> bytes:
     """A KeyValue as field ``tag``; b"" for None, which OTLP has no use for. What is no OTLP value goes as its text."""
     if value is None:
         return b""
-    return block(tag, _key(name) + block(0x12, any_value(value)))
+    key = _key(name)
+    if type(value) is str:
+        text = value.encode("utf-8", "replace")
+        size = len(text)
+        if size + len(key) < _ONE_BYTE_LENGTHS:  # most are: a third of the time
+            return bytes((tag, size + len(key) + 4)) + key + bytes((0x12, size + 2, 0x0A, size)) + text
+    return block(tag, key + block(0x12, any_value(value)))
 
 
 def any_value(value: Any) -> bytes:
