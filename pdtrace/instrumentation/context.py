@@ -20,7 +20,7 @@ def parse(traceparent: Any) -> Context | None:
     """The context of a header; None if there is none or it is not valid (W3C says: then start anew). Never raises."""
     if not isinstance(traceparent, str):
         return None
-    found = _FORM.fullmatch(traceparent.strip().lower())
+    found = _FORM.fullmatch(traceparent.strip(" \t"))
     if found is None:
         return None
     version, trace_id, span_id, flags, rest = found.groups()

@@ -163,7 +163,7 @@ class Record:
         try:
             yield
         except BaseException as problem:
-            self.fail(stage, f"{type(problem).__name__}: {problem}")
+            self.fail(stage, _said(problem))
             raise
         finally:
             self.end(stage)
@@ -248,6 +248,14 @@ class Record:
     def traceparent(self) -> str:
         """W3C context for calls further down."""
         return render(self.trace_id_bytes, self.span_id_bytes, sampled=True)
+
+
+def _said(problem: BaseException) -> str:
+    """An exception in words. Its own text is made by code of the host's, which may fail too."""
+    try:
+        return f"{type(problem).__name__}: {problem}"
+    except Exception:  # noqa: BLE001 - the exception that passes through must be the host's
+        return type(problem).__name__
 
 
 class Unrecorded(Record):

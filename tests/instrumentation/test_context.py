@@ -30,6 +30,9 @@ BAD = [
     f"00-{TRACE}0-{SPAN}-01",
     f"00-{TRACE}-{SPAN}0-01",
     f"0-{TRACE}-{SPAN}-01",
+    f"00-{TRACE.upper()}-{SPAN}-01",  # hexadecimal digits are lower case
+    f"00-{TRACE}-{SPAN.upper()}-01",
+    f"\n{GOOD}",
     f"00_{TRACE}_{SPAN}_01",
     f"cc-{TRACE}-{SPAN}-01x",  # of a later version, but not separated
     f"00-{TRACE.replace('4', '٤')}-{SPAN}-01",  # a digit, but no hexadecimal one

@@ -69,7 +69,7 @@ class Colour(enum.IntEnum):
     RED = 7
 
 
-class Backend(str, enum.Enum):
+class Backend(str, enum.Enum):  # noqa: UP042 - the form whose own text is "Backend.NIXL"
     """An enumeration of words, as engines write them."""
 
     NIXL = "nixl"
