@@ -5,6 +5,8 @@ Owns options and what is printed. The cluster is pdtrace.simulate's.
 
 from __future__ import annotations
 
+import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +22,9 @@ WALK: Final = "walk"
 @click.command("simulate")
 @click.option("--scenario", required=True, metavar="NAME", help=f"A scenario, or {WALK}: all of them in turn.")
 @click.option("--requests", type=click.IntRange(min=2), help="How many; each scenario has its own default.")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Arrivals a second; the cluster's speed goes with it.")
+@click.option(
+    "--rate", type=click.FloatRange(min=0, min_open=True), help="Arrivals a second; the cluster's speed goes with it."
+)
 @click.option("--seed", type=int, default=1, show_default=True, help="Same seed, same files to the byte.")
 @click.option("--endpoint", metavar="URL", help="Send to this OTLP/HTTP endpoint, such as http://127.0.0.1:4318.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write a folder, or a file if the name has a suffix.")
@@ -67,6 +71,8 @@ def command(
         raise click.UsageError(f"--scenario {WALK} writes a folder for each scenario; give --out a name without suffix")
     if truth is None and endpoint is not None and len(names) == 1 and not loop:
         truth = Path("ground_truth.json")
+    if realtime or loop:  # whoever starts a live load ends it so; what was told is then handed on, as with Ctrl-C
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     turn = 0
     try:
         while True:
@@ -86,6 +92,7 @@ def command(
                     truth=truth,
                 )
                 _print(told, as_json)
+                sys.stdout.flush()
             turn += 1
             if not loop:
                 return

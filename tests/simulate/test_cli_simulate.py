@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -140,3 +144,27 @@ def test_wrong_usage_is_told(arguments: list[str], says: str, tmp_path: Path, mo
     assert done.exit_code == 2
     assert says in done.output
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_a_live_load_ends_when_told_and_hands_on_what_it_has(
+    end: signal.Signals, endpoint: tuple[str, list[str]], tmp_path: Path
+) -> None:
+    url, paths = endpoint
+    live = subprocess.Popen(
+        [
+            sys.executable, "-c", "from pdtrace.cli.simulate import command; command()", "--scenario", "healthy", "--realtime",
+            "--loop", "--requests", "400", "--rate", "50", "--dialect", "vllm", "--endpoint", url,
+            "--truth", str(tmp_path / "truth.json"),
+        ]
+    )  # fmt: skip
+    try:
+        until_s = time.monotonic() + 30
+        while not paths and time.monotonic() < until_s:
+            time.sleep(0.05)
+        live.send_signal(end)
+        assert live.wait(20) == 0
+    finally:
+        live.kill()
+    truth = json.loads((tmp_path / "truth.json").read_text())
+    assert 0 < truth["offered"] == len(truth["requests"]) < 400
