@@ -69,12 +69,14 @@ KNOWN_FAULTS: dict[str, set[tuple[str, str]]] = {
     "dynamo": set(),
     # D's time in the model is called first_token whatever D computed in it.
     "vllm": {("first_token", "recompute"), ("first_token", "decode_queue"), ("prefill", "recompute")},
-    # The gateway's time before it sends is called route, and the time between two attempts router_queue.
+    # The gateway's time before it sends is called route, and the time between two attempts router_queue. A second
+    # attempt is not known as such where the first one's engines said nothing.
     "sglang": {
         ("route", "ingress"),
         ("route", "router_queue"),
         ("router_queue", "relay"),
         ("router_queue", "route"),
+        ("prefill", "recompute"),
     },
 }
 

@@ -64,6 +64,19 @@ prefill      17 - 60    @p0
 route        61 - 62
 decode_queue 63 - 90    @d0
 """
+RETRIED_UNHEARD = """
+req           0 - 400
+route         5 - 6
+prefill_queue 7 - 17    @p0
+prefill      17 - 40    @p0  !prefill worker p0 restarted
+route        90 - 91              attempt=1
+prefill_queue 92 - 95   @p1  attempt=1
+recompute    95 - 140   @p1  attempt=1
+handoff     140 - 150   @p1  side=source src=p1 dst=d1 attempt=1
+first_token 150 - 158   @d1  attempt=1
+token       159 - 159
+decode      158 - 300   @d1  attempt=1
+"""
 DIED_PREFILLING = """
 req           0 - 90
 route         5 - 6
@@ -179,3 +192,11 @@ def test_dynamos_broken_stream_is_the_failed_legs() -> None:
     story = draw(DIED_PREFILLING, outcome="failed_prefill", mode="overlapped", error="prefill worker p0 restarted")
     (row,) = read_back(batch_of(tell("dynamo", [story])))
     assert row["outcome"] == "failed_prefill"
+
+
+@pytest.mark.xfail(
+    strict=True, reason="SGLang's attempts are counted by the engines' rooms, not by what the gateway sent"
+)
+def test_a_retry_after_an_attempt_that_said_nothing_is_recompute() -> None:
+    wrong, _ = told("sglang", RETRIED_UNHEARD, outcome="ok_fallback", attempts=2, mode="overlapped")
+    assert ("prefill", "recompute") not in wrong

@@ -142,7 +142,8 @@ def _mark_lost(visits: list[Visit], story: Story) -> None:
     """An attempt ends only where a worker went: the one its failure names, else the one that had it last."""
     for visit in visits:
         named = f"worker {visit.worker} restarted"
-        visit.lost = visit.unreached or any(named in doing.failed for doing in visit.doings)
+        telling = visit.doings or [d for other in visits if other.attempt == visit.attempt for d in other.doings]
+        visit.lost = visit.unreached or any(named in doing.failed for doing in telling)
     ended = story.attempts if story.outcome in ("failed_prefill", "failed_decode") else story.attempts - 1
     for attempt in range(ended):
         inside = [visit for visit in visits if visit.attempt == attempt]
@@ -164,8 +165,11 @@ def _unreached(story: Story, cluster: ClusterFacts, reached: Collection[tuple[in
         last = attempt + 1 == story.attempts
         if (attempt, worker) in reached or (last and not story.outcome.startswith("failed")):
             continue
-        if any(other.attempt == attempt and other.time_ns > choice.time_ns for other in story.choices):
-            continue
+        others = [other for other in story.choices if other.attempt == attempt and other is not choice]
+        if any(
+            o.time_ns > choice.time_ns or (attempt, o.chosen) in reached for o in others if o.time_ns >= choice.time_ns
+        ):
+            continue  # answered, or called together with one that was there
         facts = cluster.workers[worker]
         role: Role = "decode" if facts.role == "decode" else "aggregated" if facts.role == "aggregated" else "prefill"
         if last and role != "aggregated" and not story.outcome.endswith(role):
