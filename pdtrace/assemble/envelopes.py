@@ -92,7 +92,7 @@ def _without_p(draft: Draft) -> bool:
     if reading.facts.get("mode") == "prefill_on_decode":
         return True
     called = {leg.role for leg in reading.legs}
-    seen = {visit.role for visit in (*reading.envelopes, *reading.activities)}
+    seen = {envelope.role for envelope in reading.envelopes} | {activity.role for activity in reading.activities}
     return bool(reading.edges) and called == {"decode"} and "prefill" not in seen
 
 

@@ -49,9 +49,9 @@ def _find_end(draft: Draft) -> None:
 def _outcome(draft: Draft) -> tuple[str, str]:
     facts = draft.reading.facts
     stated = facts.get("outcome")
-    if stated in OUTCOMES:
-        return str(stated), str(facts.get("error", ""))
     failure = _deciding_failure(draft)
+    if stated in OUTCOMES:
+        return _stated(str(stated), failure, draft)
     text = failure.text if failure else str(facts.get("error", ""))
     status = _http_status(draft)
     if facts.get("over_long_prompt") or status in _INVALID:
@@ -73,6 +73,16 @@ def _outcome(draft: Draft) -> tuple[str, str]:
     if draft.end_ns is not None and (draft.reading.edges or draft.t1_ns is not None):
         return _closed_without_error(draft)
     return _still_open(draft)
+
+
+def _stated(stated: str, failure: Failure | None, draft: Draft) -> tuple[str, str]:
+    """What the edge says, with what only the workers know: that an answer took a fallback, and which stage failed."""
+    text = str(draft.reading.facts.get("error", ""))
+    if stated == "ok" and _fell_back(draft):
+        return "ok_fallback", _fallback_text(draft, failure)
+    if stated == "failed" and failure is not None and failure.stage:
+        return f"failed_{failure.stage}", text or failure.text
+    return stated, text
 
 
 def _http_status(draft: Draft) -> int | None:

@@ -440,3 +440,18 @@ def test_a_first_token_before_the_arrival_is_unknown() -> None:
     request = one("req 0 - 100\n prefill 10 - 40 @P0", **{"pdtrace.first_token_ns": at(-5)})
     assert request.ttft_ns is None
     assert "first_token_before_arrival" in codes(request)
+
+
+@pytest.mark.parametrize(
+    ("stated", "drawing", "outcome"),
+    [
+        ("ok", "recompute 10 - 40 @D0\n first_token 40 - 50 @D0\n decode 50 - 90 @D0", "ok_fallback"),
+        ("failed", "prefill 2 - 10 @P0\n handoff 10 - 40 @P0>D0 !transport_error", "failed_handoff"),
+        ("failed", "prefill 2 - 10 @P0", "failed"),
+        ("cancelled", "prefill 2 - 10 @P0\n handoff 10 - 40 @P0>D0 !transport_error", "cancelled"),
+        ("ok", "prefill 2 - 10 @P0\n first_token 40 - 50 @D0\n decode 50 - 90 @D0", "ok"),
+    ],
+)
+def test_an_edges_word_and_what_only_the_workers_know(stated: str, drawing: str, outcome: str) -> None:
+    (request,) = derive(spans(f"req 0 - 100\n {drawing}", **{"pdtrace.outcome": stated}))
+    assert request.outcome == outcome
