@@ -8,7 +8,6 @@ from __future__ import annotations
 import gzip
 import http.client
 import os
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
@@ -192,15 +191,21 @@ class FileExporter:
             "logs": path.with_name(f"{stem}.logs.bin"),
             "metrics": path.with_name(f"{stem}.metrics.bin"),
         }
-        self._lock = threading.Lock()
 
     def export(self, signal: Signal, body: bytes) -> int | None:
-        """See the protocol. Opened for each request: a fork or a moved file does no harm."""
+        """See the protocol.
+
+        Opened for each request and written at once, without a lock: neither a fork nor a file that was moved away does
+        harm, and several recorders may share it.
+        """
+        framed = varint(len(body)) + body
         try:
-            with self._lock, self._paths[signal].open("ab") as file:
-                file.write(varint(len(body)) + body)
+            with self._paths[signal].open("ab", buffering=0) as file:
+                written = file.write(framed)
         except OSError as problem:
             raise ExportError(str(problem), retry=True) from problem
+        if written != len(framed):  # the disk is full; a second try would only follow on a torn first one
+            raise ExportError(f"{written} of {len(framed)} bytes were written", retry=False)
         return None
 
     def close(self) -> None:
