@@ -218,7 +218,7 @@ class Handoff:
             "pdtrace.handoff.path": path,
             "pdtrace.handoff.mode": mode,
             "pdtrace.handoff.ranks": ranks,
-            "pdtrace.handoff.lease_ms": lease_ms,
+            "pdtrace.handoff.lease_ms": float(lease_ms) if isinstance(lease_ms, int) else lease_ms,
         }
         self._shared = {name: value for name, value in given.items() if value not in ("", None)}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 
@@ -41,9 +40,28 @@ def test_import_pdtrace_is_light() -> None:
 
 
 def test_import_of_the_instrumentation_is_light() -> None:
-    if importlib.util.find_spec("pdtrace.instrumentation") is None:
-        pytest.skip("pdtrace.instrumentation is not written yet")
-    assert heavy(modules_after("import pdtrace.instrumentation")) == set()
+    loaded = modules_after("import pdtrace.instrumentation")
+    assert heavy(loaded) == set()
+    ours = {m for m in loaded if m.startswith("pdtrace.") and not m.startswith("pdtrace.instrumentation")}
+    assert ours <= {"pdtrace.stages"}  # no receiver, no store
+
+
+@pytest.mark.parametrize("piece", ["router", "engine", "tokens", "bridge", "asgi"])
+def test_pieces_of_the_instrumentation_are_light_too(piece: str) -> None:
+    assert heavy(modules_after(f"import pdtrace.instrumentation.{piece}")) == set()
+
+
+def test_the_instrumentation_records_and_sends_with_nothing_but_the_standard_library() -> None:
+    loaded = modules_after(
+        "from pdtrace.instrumentation import HttpExporter, Recorder, Resource, stages; "
+        "recorder = Recorder(Resource(), HttpExporter('http://127.0.0.1:1'), background=False); "
+        "record = recorder.begin('r', edge=True); record.next(stages.PREFILL); record.finish('ok'); "
+        "recorder.flush(0.1)"
+    )
+    strangers = (
+        {name.partition(".")[0] for name in loaded} - set(sys.stdlib_module_names) - {"pdtrace", "opentelemetry"}
+    )
+    assert {name for name in strangers if not name.startswith("_")} == set()
 
 
 def test_import_of_the_collectors_brings_nothing_of_pdtrace() -> None:
