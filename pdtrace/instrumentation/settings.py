@@ -50,6 +50,8 @@ def configure(
         exporter: Exporter = _Nowhere()
         if endpoint and not off:
             protocol = protocol or _otlp(environment, "PROTOCOL") or ("grpc" if endpoint.endswith(":4317") else "http")
+            if protocol not in ("grpc", "http", "http/protobuf"):
+                raise ValueError(f"protocol {protocol!r} is not spoken here; grpc and http/protobuf are")
             headers = headers if headers is not None else _pairs(_otlp(environment, "HEADERS"))
             exporter = (GrpcExporter if protocol == "grpc" else HttpExporter)(endpoint, headers)
         share = float(environment.get("PDTRACE_SAMPLE", "1")) if sample is None else sample
