@@ -37,6 +37,7 @@ class Then:
     content: bytes = b""
     close: bool = False  #: close the connection after it, as if idle for too long
     hang_s: float = 0.0  #: first say nothing for so long
+    pause_s: float = 0.0  #: before each byte of the answer
 
 
 OK = Then(answer(200))
@@ -95,7 +96,12 @@ class Http:
         self.seen.append((path, headers, body))
         if then.hang_s:
             self.released.wait(then.hang_s)
-        connection.sendall(then.content)
+        if then.pause_s:
+            for byte in then.content:
+                self.released.wait(then.pause_s)
+                connection.sendall(bytes((byte,)))
+        else:
+            connection.sendall(then.content)
         return not then.close
 
     def spans(self) -> list[Span]:

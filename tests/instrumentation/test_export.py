@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from pdtrace.instrumentation import (
     Resource,
     outbox,
 )
+from tests.cli.command import environment
 from tests.instrumentation.receivers import (
     CLOSED,
     OK,
@@ -362,6 +365,37 @@ def test_a_file_that_cannot_be_written_is_tried_again(tmp_path: Path) -> None:
     assert recorder.flush()
     assert recorder.stats().exported == 1
     assert os.listdir(folder) == ["run.traces.bin"]  # noqa: PTH208
+
+
+FULL = """
+import resource, sys
+from pdtrace.instrumentation import ExportError, FileExporter
+exporter = FileExporter(sys.argv[1])
+exporter.export("traces", b"a" * 100)
+resource.setrlimit(resource.RLIMIT_FSIZE, (150, resource.RLIM_INFINITY))
+try:
+    exporter.export("traces", b"b" * 100)
+except ExportError as problem:
+    assert problem.retry
+else:
+    raise AssertionError("there was no room for it")
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+exporter.export("traces", b"c" * 100)
+"""
+
+
+def test_a_disk_that_is_full_leaves_no_half_request(tmp_path: Path) -> None:
+    path = tmp_path / "run.traces.bin"
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(path)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert path.read_bytes() == b"\x64" + b"a" * 100 + b"\x64" + b"c" * 100
 
 
 class Own:
