@@ -202,10 +202,11 @@ class FileExporter:
         try:
             with self._paths[signal].open("ab", buffering=0) as file:
                 written = file.write(framed)
+                if written != len(framed):  # half a request would make everything after it unreadable
+                    file.truncate(file.tell() - written)
+                    raise OSError(f"only {written} of {len(framed)} bytes could be written")
         except OSError as problem:
             raise ExportError(str(problem), retry=True) from problem
-        if written != len(framed):  # the disk is full; a second try would only follow on a torn first one
-            raise ExportError(f"{written} of {len(framed)} bytes were written", retry=False)
         return None
 
     def close(self) -> None:
