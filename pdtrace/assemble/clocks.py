@@ -41,11 +41,12 @@ def align_clocks(draft: Draft) -> None:
                 least[(clock_a, clock_b)] = a_ns - b_ns
     shifts: dict[str, int] = {}
     contradicted = any(bound > 0 for bound in least.values())
+    proven = dict(least)
     for clock in clocks:
         if clock != draft.clock:
             # Paths over other clocks matter only where something must move.
             bounds = _closed(least, [draft.clock, *clocks]) if contradicted else least
-            _align(clock, draft, bounds, least, shifts)
+            _align(clock, draft, bounds, least, shifts, proven)
     moved = {clock: shift for clock, shift in shifts.items() if shift}
     if moved:
         _note_inversions(draft, before)
@@ -90,6 +91,7 @@ def _causal_edges(draft: Draft, stamped: list[_Stamped]) -> Iterator[Before]:
                 why = "a call is sent before it is received"
                 yield Before(parent.clock, above.start_ns, child.clock, span.start_ns, why)
     yield from _first_token_edges(draft)
+    yield from _stage_edges(draft)
     yield from _transfer_edges(draft)
 
 
@@ -103,12 +105,47 @@ def _first_token_edges(draft: Draft) -> Iterator[Before]:
                 yield Before(visit.clock, visit.first_token_ns, edge.clock, edge.first_token_ns, why)
     finished = [e for e in reading.envelopes if e.role == "prefill" and e.first_token_ns is not None and not e.failed]
     for prefill in finished:
-        for visit in answering:
-            if visit.role == "decode" and visit.attempt == prefill.attempt:
-                assert prefill.first_token_ns is not None
-                assert visit.first_token_ns is not None
-                why = "P finishes the prompt before D makes the first token"
-                yield Before(prefill.clock, prefill.first_token_ns, visit.clock, visit.first_token_ns, why)
+        same = [e for e in finished if e.attempt == prefill.attempt]
+        after = [e for e in answering if e.role == "decode" and e.attempt == prefill.attempt]
+        if len(same) == len(after) == 1:  # of several, whose attempts are not told apart, any pair may be wrong
+            assert prefill.first_token_ns is not None
+            assert after[0].first_token_ns is not None
+            yield Before(prefill.clock, prefill.first_token_ns, after[0].clock, after[0].first_token_ns, _PROMPT_FIRST)
+
+
+_PROMPT_FIRST = "P finishes the prompt before D makes the first token"
+
+
+def _stage_edges(draft: Draft) -> Iterator[Before]:
+    """The same of workers that report stages: the last attempt's prompt, then its state on D, then its first token.
+
+    Nothing is said of a prompt whose state D did not use.
+    """
+    activities = [a for a in draft.reading.activities if a.end_ns and a.role]
+    firsts = [a for a in activities if a.stage == "first_token" and not a.failed]
+    if len({a.attempt for a in firsts}) != 1:  # after a migration two attempts have one, and the user saw either
+        return
+    attempt = firsts[0].attempt
+    first = max(firsts, key=lambda a: (a.end_ns, a.clock))
+    after: list[tuple[str, int, str]] = [(first.clock, first.end_ns, _PROMPT_FIRST)]
+    for edge in draft.reading.edges:
+        if edge.first_token_ns is not None:
+            why = "D makes the first token before the front end passes it on"
+            yield Before(first.clock, first.end_ns, edge.clock, edge.first_token_ns, why)
+            after.append(
+                (edge.clock, edge.first_token_ns, "P finishes the prompt before the front end has the first token")
+            )
+    here = [a for a in activities if a.attempt == attempt]
+    if any(a.failed or (a.stage == "recompute" and a.role != "prefill") for a in here):
+        return
+    loads = [a for a in here if a.stage == "handoff" and a.role == "decode"]
+    if loads:
+        last = max(loads, key=lambda a: (a.end_ns, a.clock))
+        after.append((last.clock, last.end_ns, "P finishes the prompt before D has all of its state"))
+    for prompt in here:
+        if prompt.role == "prefill" and prompt.stage in ("prefill", "recompute"):
+            for clock, at_ns, why in after:
+                yield Before(prompt.clock, prompt.end_ns, clock, at_ns, why)
 
 
 def _transfer_edges(draft: Draft) -> Iterator[Before]:
@@ -141,12 +178,18 @@ def _closed(least: _Bounds, clocks: list[str]) -> _Bounds:
     return closed
 
 
-def _align(clock: str, draft: Draft, closed: _Bounds, least: _Bounds, shifts: dict[str, int]) -> None:
+def _align(clock: str, draft: Draft, closed: _Bounds, least: _Bounds, shifts: dict[str, int], proven: _Bounds) -> None:
+    """Choose the shift of one clock.
+
+    ``least`` and ``closed`` hold the shifts already chosen. ``proven`` does not: a chosen shift is the smallest that will
+    do and proves nothing of other clocks. Clocks that need none are taken to agree, there too.
+    """
     low = closed.get((draft.clock, clock))
     back = closed.get((clock, draft.clock))
     high = None if back is None else -back
-    shift = 0
+    shift = wanted = 0
     if low is not None and high is not None and low > high:
+        wanted = low
         draft.reading.warn(
             "clock_conflict",
             f"stamps of {clock} cannot be reconciled with {draft.clock}: causal edges ask for at least {low} ns and at "
@@ -172,7 +215,14 @@ def _align(clock: str, draft: Draft, closed: _Bounds, least: _Bounds, shifts: di
     least[(draft.clock, clock)] = max(least.get((draft.clock, clock), shift), shift)
     if not (low is not None and high is not None and low > high):
         least[(clock, draft.clock)] = max(least.get((clock, draft.clock), -shift), -shift)
-    draft.offsets.append(ClockOffset(clock, draft.clock, low, high, shift))
+    known = proven if closed is least else _closed(proven, sorted({name for pair in proven for name in pair}))
+    back = known.get((clock, draft.clock))
+    draft.offsets.append(
+        ClockOffset(clock, draft.clock, known.get((draft.clock, clock)), None if back is None else -back, shift)
+    )
+    if not wanted:
+        proven[(draft.clock, clock)] = max(proven.get((draft.clock, clock), 0), 0)
+        proven[(clock, draft.clock)] = max(proven.get((clock, draft.clock), 0), 0)
 
 
 def _by(shift_ns: int) -> str:

@@ -162,9 +162,9 @@ def _tell_error(status: int | None, completed: SpanEvent | None, events: Sequenc
     elif status == _OVERLOADED:
         _tell_rejection(events, out)
     elif status is None or status < 400:
-        # The answering worker's stream broke, or the front end gave up: the last leg dispatched says where it was.
+        # A worker's stream broke, or the front end gave up: the leg that failed, else the last one dispatched.
         out.fact("edge_failed", value=True)  # whatever D says of itself: the user saw a broken stream
-        last = max(out.legs, key=lambda leg: leg.start_ns, default=None)
+        last = max(out.legs, key=lambda leg: (leg.failed, leg.start_ns), default=None)
         at_ns = completed.time_ns if completed else 0
         if last:
             out.failures.append(Failure(failed_stage(last), text, at_ns, last.worker, last.attempt))

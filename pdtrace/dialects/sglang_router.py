@@ -40,7 +40,8 @@ class SmgRouterDialect(SpansOnly):
 
     name = NAME
     blind_spots = (
-        "What it did before it sent a request (read it, hold it, choose) is all route, between attempts router_queue.",
+        "What it did before it sent a request (read it, hold it, choose) is all shown as route.",
+        "An attempt whose workers sent nothing: the next one's prefill is not known to be a recompute.",
         "A D that dies while it streams inside a 200: without D's own span the status is all there is.",
         "The router never says whether it streamed, why it chose a pair, or the prefix hit it expected.",
         "Its span does not end with the response (seen: 1.4 s for a 0.3 s answer).",
@@ -163,22 +164,19 @@ def _streamed(span: Span, latency_ns: int | None, tree: Tree) -> bool | None:
 
 
 def _read_dispatches(span: Span, dispatches: list[_Dispatch], clock: str, tree: Tree, out: Reading) -> None:
-    begin_ns = span.start_ns
     for attempt, dispatch in enumerate(dispatches):
-        out.activities.append(
-            Activity(
-                # Before a retry the router holds the request (back-off) more than it chooses.
-                stage="route" if attempt == 0 else "router_queue",
-                start_ns=begin_ns,
-                end_ns=dispatch.sent_ns,
-                worker=worker_of(span),
-                attempt=attempt,
-                clock=clock,
-                span_id=span.span_id,
-                dialect=NAME,
+        if attempt == 0:  # between two attempts it backs off, chooses and waits: the container says no more
+            out.activities.append(
+                Activity(
+                    stage="route",
+                    start_ns=span.start_ns,
+                    end_ns=dispatch.sent_ns,
+                    worker=worker_of(span),
+                    clock=clock,
+                    span_id=span.span_id,
+                    dialect=NAME,
+                )
             )
-        )
-        begin_ns = dispatch.received_ns or dispatch.sent_ns
         if {"prefill", "decode"} <= dispatch.urls.keys():
             out.fact("mode", "overlapped")
         for role, url in dispatch.urls.items():

@@ -73,13 +73,10 @@ def test_routing_ends_with_the_dispatch_and_strings_are_numbers():
     assert "stream" not in out.facts  # nothing tells
 
 
-def test_a_retry_is_a_second_attempt_after_a_wait_in_the_router():
+def test_a_retry_is_a_second_attempt_and_nothing_is_said_of_the_time_before_it():
     out = read(http_request(sending(1), received(30), sending(50), received(90), status_code="500", latency="90000"))
     assert out.facts["attempts"] == 2
-    assert [(a.stage, a.attempt, (a.end_ns - a.start_ns) // MS) for a in out.activities] == [
-        ("route", 0, 1),
-        ("router_queue", 1, 20),
-    ]
+    assert [(a.stage, a.attempt, (a.end_ns - a.start_ns) // MS) for a in out.activities] == [("route", 0, 1)]
     assert {leg.attempt for leg in out.legs} == {0, 1}
     assert out.edges[0].end_ns == 1_090 * MS  # an error ends with its headers
 
