@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import sys
 import threading
 import time
 import weakref
@@ -378,6 +379,9 @@ def _in_child() -> None:
     reseed()
     for recorder in list(_recorders):
         recorder._after_fork()
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None:  # its children leave by os._exit, without atexit; finalizers count once it has set itself up
+        util.register_after_fork(_recorders, lambda _: util.Finalize(None, _at_exit, exitpriority=0))
 
 
 @atexit.register

@@ -111,6 +111,32 @@ def test_children_draw_ids_of_their_own() -> None:
         assert len({span.span_id for span in receiver.spans()}) == 200
 
 
+WORKERS = """
+import multiprocessing, sys
+from pdtrace.instrumentation import HttpExporter, Recorder, Resource
+
+def work(number):
+    recorder.begin(f"worker {number}", edge=True).finish()
+
+recorder = Recorder(Resource(), HttpExporter(sys.argv[1]), drain_every_s=60)
+workers = [multiprocessing.get_context("fork").Process(target=work, args=(number,)) for number in range(3)]
+for worker in workers:
+    worker.start()
+for worker in workers:
+    worker.join()
+    assert worker.exitcode == 0
+"""
+
+
+def test_a_worker_of_multiprocessing_sends_what_it_finished_before_it_ends() -> None:
+    """Such a process ends without the interpreter's usual exit handlers, and engines fork theirs so."""
+    with http_receiver() as receiver:
+        done = run(WORKERS, receiver.url)
+        assert done.returncode == 0, done.stderr
+        names = sorted(span.attributes["pdtrace.request.id"] for span in receiver.spans())
+        assert names == ["worker 0", "worker 1", "worker 2"]
+
+
 ENDING = """
 import sys, time
 from pdtrace.instrumentation import HttpExporter, Recorder, Resource
