@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pdtrace.instrumentation.record import BEGIN, END, NEXT, SET, WHOLE, Record, new_id
 from pdtrace.instrumentation.stages import STAGES
-from pdtrace.instrumentation.wire import attribute, block, varint
+from pdtrace.instrumentation.wire import attribute, attribute_once, block, varint
 
 SCOPE: Final = "pdtrace"
 _KNOWN: Final = frozenset(STAGES)
@@ -41,6 +41,10 @@ class Problems:
 #: A stage span in the making: a list, because an object costs four times as much.
 _STAGE, _START, _END, _ATTEMPT, _ATTRIBUTES, _FAILED = range(6)
 _Span = list[Any]
+
+
+class _Own(dict[str, Any]):
+    """Attributes that were made here."""
 
 
 def encode(records: Sequence[Record], resource: Mapping[str, Any], problems: Problems) -> tuple[bytes, int]:
@@ -93,19 +97,19 @@ def _text(tag: int, value: Any) -> bytes:
 
 
 def _spans_of(record: Record, out: list[bytes], problems: Problems) -> None:
-    shared = attribute(_ATTRIBUTE, "pdtrace.request.id", record.request_id) if record.request_id else b""
+    shared = attribute_once(_ATTRIBUTE, "pdtrace.request.id", record.request_id) if record.request_id else b""
     trace_id = record.trace_id_bytes
     own = record.span_id_bytes
     if record.edge:
         _root(record, trace_id, own, shared, out, problems)
-    ids = trace_id + b"\x12\x08"
     parent = b"\x22\x08" + own if record.edge or record.parent is not None else b""
+    common = parent + shared + b"\x0a\x10" + trace_id + b"\x12\x08"
     span_id = int.from_bytes(new_id(7), "little")  # and the next ones: eight bytes hold them all
-    if not _stamps_only(record, ids, span_id, parent, shared, out):
-        _any_stages(record, ids, span_id, parent, shared, out, problems)
+    if not _stamps_only(record, common, span_id, out):
+        _any_stages(record, common, span_id, out, problems)
 
 
-def _stamps_only(record: Record, ids: bytes, span_id: int, parent: bytes, shared: bytes, out: list[bytes]) -> bool:
+def _stamps_only(record: Record, common: bytes, span_id: int, out: list[bytes]) -> bool:
     """The usual record, whose stages follow each other and say nothing more: all its spans in one struct.pack.
 
     Returns:
@@ -123,26 +127,21 @@ def _stamps_only(record: Record, ids: bytes, span_id: int, parent: bytes, shared
     ends.append(record.end_ns + offset_ns)
     if starts[0] <= 0 or ends[-1] > _LAST_NS or not all(map(le, starts, ends)):
         return False
-    form = (tuple(events[1::3]), record.attempt, len(parent), len(shared))
+    form = (tuple(events[1::3]), record.attempt, len(common), 0)
     pack, constants = _shapes.get(form) or _shape(form)
     if pack is None:
         return False
     fields = constants.copy()
-    fields[1::_FIELDS] = [ids] * count
+    fields[1::_FIELDS] = [common] * count
     fields[2::_FIELDS] = range(span_id + 1, span_id + 1 + count)
-    fields[3::_FIELDS] = [parent] * count
-    fields[5::_FIELDS] = starts
-    fields[7::_FIELDS] = ends
-    fields[8::_FIELDS] = [shared] * count
+    fields[4::_FIELDS] = starts
+    fields[6::_FIELDS] = ends
     out.append(pack(*fields))
     return True
 
 
-def _any_stages(
-    record: Record, ids: bytes, span_id: int, parent: bytes, shared: bytes, out: list[bytes], problems: Problems
-) -> None:
+def _any_stages(record: Record, common: bytes, span_id: int, out: list[bytes], problems: Problems) -> None:
     offset_ns, wall_ns = record.offset_ns, record.clock.wall_ns
-    parent_size = len(parent)
     record_end_ns = record.end_ns
     for stage, start_ns, end_ns, attempt, attributes, failed in stage_spans(record, problems):
         if end_ns is None:
@@ -155,22 +154,23 @@ def _any_stages(
         if not 0 < start_ns <= end_ns <= _LAST_NS:
             problems.add("ends_before_it_begins" if end_ns < start_ns else "time_out_of_range")
             continue
-        rest = shared
+        rest = b""
         if attributes:
-            rest += b"".join([attribute(_ATTRIBUTE, name, value) for name, value in attributes.items()])
+            rest = b"".join([attribute(_ATTRIBUTE, name, value) for name, value in attributes.items()])
         if failed:
             rest += block(_STATUS, _text(0x12, failed) + b"\x18\x02")
         span_id += 1
-        form = ((stage,), attempt, parent_size, len(rest))
+        form = ((stage,), attempt, len(common), len(rest))
         pack, constants = _shapes.get(form) or _shape(form)
         assert pack is not None
-        head, _, _, _, middle, *_ = constants
-        out.append(pack(head, ids, span_id, parent, middle, start_ns, b"A", end_ns, rest))
+        out.append(pack(constants[0], common, span_id, b"9", start_ns, b"A", end_ns) + rest)
 
 
 # Spans of one shape (which stages, which attempt, how long the parts that differ are) are packed by one struct.pack. Of
-# each span: what comes before its trace id; trace id; span id; parent; name, kind, attempt; start; tag; end; the rest.
-_FIELDS: Final = 9
+# each span, in an order that puts together what stays together: its length, name, kind and attempt, the same for all of
+# its kind; parent, request id and trace id, the same for all of its record; span id; tag and start; tag and end. What
+# only this span says follows.
+_FIELDS: Final = 7
 _Form = tuple[tuple[str, ...], int, int, int]
 _Shape = tuple[Callable[..., bytes] | None, list[Any]]
 _MOST_SHAPES: Final = 8192
@@ -179,18 +179,18 @@ _shapes: dict[_Form, _Shape] = {}
 
 def _shape(form: _Form) -> _Shape:
     """struct.pack and its arguments for a form, with holes for what differs; None if a stage is not known."""
-    stages, attempt, parent, rest = form
+    stages, attempt, common, rest = form
     made: _Shape = None, []
     if _KNOWN.issuperset(stages):
         layout, constants = "<", []
         for stage in stages:
-            middle = (
+            named = (
                 block(0x2A, f"pdtrace.{stage}".encode()) + bytes((0x30, _INTERNAL))
-                + attribute(_ATTRIBUTE, "pdtrace.attempt", int(attempt)) + b"\x39"
+                + attribute(_ATTRIBUTE, "pdtrace.attempt", int(attempt))
             )  # fmt: skip
-            head = b"\x12" + varint(18 + 10 + parent + len(middle) + 8 + 1 + 8 + rest) + b"\x0a\x10"
-            layout += f"{len(head)}s18sQ{parent}s{len(middle)}sQ1sQ{rest}s"
-            constants += [head, b"", 0, b"", middle, 0, b"A", 0, b""]
+            first = b"\x12" + varint(len(named) + common + 8 + 1 + 8 + 1 + 8 + rest) + named
+            layout += f"{len(first)}s{common}sQ1sQ1sQ"
+            constants += [first, b"", 0, b"9", 0, b"A", 0]
         made = struct.Struct(layout).pack, constants
     if len(_shapes) >= _MOST_SHAPES:  # attribute texts of every length: begin again
         _shapes.clear()
@@ -239,7 +239,9 @@ def stage_spans(record: Record, problems: Problems) -> list[_Span]:
                 problems.add("stage_never_begun")
             elif code == SET:
                 span = latest[stage]
-                span[_ATTRIBUTES] = {**(span[_ATTRIBUTES] or {}), what: value}
+                if type(span[_ATTRIBUTES]) is not _Own:  # the host's own dict must not change
+                    span[_ATTRIBUTES] = _Own(span[_ATTRIBUTES] or ())
+                span[_ATTRIBUTES][what] = value
             else:
                 latest[stage][_FAILED] = what or "failed"
     return spans
