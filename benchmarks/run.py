@@ -15,7 +15,7 @@ from typing import Any
 _HERE = Path(__file__).parent
 _LIMIT_S = 900
 #: Scripts that print one JSON object a result; decode.py prints lines for people, shown as they are.
-_SCRIPTS = ("charge.py", "overhead.py", "decode.py", "ingest.py", "freshness.py", "queries.py")
+_SCRIPTS = ("charge.py", "overhead.py", "simulate.py", "decode.py", "ingest.py", "freshness.py", "queries.py")
 
 
 def run(script: str) -> tuple[list[dict[str, Any]], list[str], int]:

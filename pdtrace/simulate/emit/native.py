@@ -96,7 +96,7 @@ class NativeEmitter:
                 doing.end_ns,
                 _attributes(doing, story),
                 attempt=doing.attempt,
-                failed=doing.failed,
+                failed=doing.failed or _cut_short(doing),
             )
         for (worker, _), record in records.items():
             self._at(worker, max(d.end_ns for d in story.doings if d.worker == worker))
@@ -171,6 +171,11 @@ class NativeEmitter:
             recorder = Recorder(resource, self._exporter, capacity=2 * _MOST_WAITING + 1, clock=clock, background=False)
             known = self._recorders[name] = (recorder, clock)
         return known
+
+
+def _cut_short(doing: Doing) -> str:
+    """A first step that was given up made no token; of other stages the end alone says enough."""
+    return "given up before it made a token" if doing.stage == "first_token" and doing.detail.get("cut") else ""
 
 
 def _attributes(doing: Doing, story: Story) -> dict[str, Any]:
