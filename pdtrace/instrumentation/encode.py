@@ -247,31 +247,25 @@ def stage_spans(record: Record, problems: Problems) -> list[_Span]:
     return spans
 
 
-_REQUEST: Final = block(0x2A, b"pdtrace.request") + bytes((0x30, _SERVER))
-_TIMES: Final = struct.Struct("<BQBQ")
+_REQUEST: Final = block(0x2A, b"pdtrace.request") + bytes((0x30, _SERVER)) + b"\x39"
+_IDS: Final = struct.Struct(f"<2s16s2s8s{len(_REQUEST)}sQ1sQ")
 
 
 def _root(record: Record, trace_id: bytes, span_id: bytes, shared: bytes, out: list[bytes], problems: Problems) -> None:
     """The request's own span."""
-    offset_ns, wall_ns = record.offset_ns, record.clock.wall_ns
-
-    def unix_ns(stamp: int) -> int:
-        return wall_ns(stamp) if offset_ns is None else stamp + offset_ns
-
+    unix_ns = record.clock.wall_ns if record.offset_ns is None else record.offset_ns.__add__
     start_ns, end_ns = unix_ns(record.start_ns), unix_ns(record.end_ns)
     if not 0 < start_ns <= end_ns <= _LAST_NS:
         problems.add("ends_before_it_begins" if end_ns < start_ns else "time_out_of_range")
         return
-    parts = [
-        b"\x0a\x10", trace_id, b"\x12\x08", span_id,
-        b"\x22\x08" + record.parent.span_id if record.parent is not None else b"",
-        _REQUEST, _TIMES.pack(0x39, start_ns, 0x41, end_ns), shared,
-    ]  # fmt: skip
-    known = request_attributes(record, unix_ns, start_ns)
-    parts += [attribute(_ATTRIBUTE, name, value) for name, value in known.items()]
+    told = _IDS.pack(b"\x0a\x10", trace_id, b"\x12\x08", span_id, _REQUEST, start_ns, b"A", end_ns) + shared
+    if record.parent is not None:
+        told += b"\x22\x08" + record.parent.span_id
+    for name, value in request_attributes(record, unix_ns, start_ns).items():
+        told += attribute(_ATTRIBUTE, name, value)
     if is_failure(record):
-        parts.append(block(_STATUS, _text(0x12, record.error) + b"\x18\x02"))
-    out.append(block(0x12, b"".join(parts)))
+        told += block(_STATUS, _text(0x12, record.error) + b"\x18\x02")
+    out.append(block(0x12, told))
 
 
 def request_attributes(record: Record, unix_ns: Callable[[int], int], start_ns: int) -> dict[str, Any]:

@@ -8,6 +8,7 @@ torn, and they take effect in that order.
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
@@ -28,8 +29,14 @@ FAIL: Final = 5  #: stage, text
 _random = random.Random()  # noqa: S311 - ids, not secrets
 
 
+_making = threading.Lock()
+_NEVER_ZERO: Final = 1 << 64 | 1  #: a bit of the trace id and one of the span id behind it
+
+
 def reseed() -> None:
-    """After a fork: a child must not draw the ids its parent draws."""
+    """After a fork: a child must not draw the ids its parent draws, nor wait for a lock that stayed with it."""
+    global _making  # noqa: PLW0603 - the old one may be held by a thread that is not here
+    _making = threading.Lock()
     _random.seed()
 
 
@@ -38,9 +45,9 @@ def random_64_bits() -> int:
     return _random.getrandbits(64)
 
 
-def new_id(size: int) -> bytes:
-    """Random bytes, never all zero."""
-    return (_random.getrandbits(8 * size) or 1).to_bytes(size, "big")
+def new_id(size: int, always_set: int = 1) -> bytes:
+    """Random bytes with these bits set, so that an id is never all zero."""
+    return (_random.getrandbits(8 * size) | always_set).to_bytes(size, "big")
 
 
 class Keeper(Protocol):
@@ -219,16 +226,25 @@ class Record:
     @property
     def trace_id_bytes(self) -> bytes:
         """Caller's trace, else a new one; made when first asked for."""
-        if self._trace_id is None:
-            self._trace_id = self.parent.trace_id if self.parent is not None else new_id(16)
-        return self._trace_id
+        return self._trace_id or self._ids()[0]
 
     @property
     def span_id_bytes(self) -> bytes:
         """The request's span (edge), or what calls further down hang under (others: the caller's span)."""
-        if self._span_id is None:
-            self._span_id = new_id(8) if self.edge or self.parent is None else self.parent.span_id
-        return self._span_id
+        return self._span_id or self._ids()[1]
+
+    def _ids(self) -> tuple[bytes, bytes]:
+        """Make both ids, once: P and D may be called from two threads."""
+        with _making:
+            if self._trace_id is None or self._span_id is None:
+                parent = self.parent
+                if parent is None:
+                    both = new_id(24, _NEVER_ZERO)
+                    self._span_id, self._trace_id = both[16:], both[:16]
+                else:
+                    self._span_id = new_id(8) if self.edge else parent.span_id
+                    self._trace_id = parent.trace_id
+            return self._trace_id, self._span_id
 
     def adopt(self, trace_id: bytes, span_id: bytes) -> None:
         """Take the ids of a span that stands for this record, before anybody asked for its own."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -351,3 +352,25 @@ def test_tasks_that_interleave_keep_their_records_apart() -> None:
             ("prefill", 10 + turn, 20 + turn),
             ("decode", 20 + turn, 30 + turn),
         ]
+
+
+def test_two_threads_that_ask_for_the_context_get_the_same(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pdtrace.instrumentation import record as module
+
+    real = module.new_id
+
+    def slow(size: int, always_set: int = 1) -> bytes:
+        made = real(size, always_set)
+        time.sleep(0.01)  # long enough for the other thread to come in
+        return made
+
+    monkeypatch.setattr(module, "new_id", slow)
+    record = begun(worker, edge=True)
+    asked: list[str] = []
+    legs = [threading.Thread(target=lambda: asked.append(record.traceparent)) for _ in range(4)]
+    for leg in legs:
+        leg.start()
+    for leg in legs:
+        leg.join()
+    assert len(asked) == 4
+    assert set(asked) == {record.traceparent}
