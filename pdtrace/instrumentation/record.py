@@ -33,6 +33,11 @@ _making = threading.Lock()
 _NEVER_ZERO: Final = 1 << 64 | 1  #: a bit of the trace id and one of the span id behind it
 
 
+def seed_ids(seed: str) -> None:
+    """Draw the same ids each time, for simulated telemetry that must repeat."""
+    _random.seed(seed)
+
+
 def reseed() -> None:
     """After a fork: a child must not draw the ids its parent draws, nor wait for a lock that stayed with it."""
     global _making  # noqa: PLW0603 - the old one may be held by a thread that is not here

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pdtrace.cli.simulate import command
+from pdtrace.importers.file_import import read_path
 
 
 def simulate(*arguments: str) -> Result:
@@ -47,11 +48,12 @@ def endpoint() -> Iterator[tuple[str, list[str]]]:
     thread.join(5)
 
 
-def test_a_folder_with_telemetry_and_truth_the_same_to_the_byte(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dialect", ["native", "dynamo", "vllm", "sglang"])
+def test_a_folder_with_telemetry_and_truth_the_same_to_the_byte(tmp_path: Path, dialect: str) -> None:
     told = []
     for name in ("a", "b"):
         done = simulate(
-            "--scenario", "slow_link", "--requests", "60", "--seed", "3", "--dialect", "vllm", "--out", str(tmp_path / name), "--json"
+            "--scenario", "slow_link", "--requests", "60", "--seed", "3", "--dialect", dialect, "--out", str(tmp_path / name), "--json"
         )  # fmt: skip
         assert done.exit_code == 0, done.output
         told.append(json.loads(done.output))
@@ -92,13 +94,20 @@ def test_a_recording_drives_it(tmp_path: Path) -> None:
     assert first["input_tokens"] == 374
 
 
-def test_walk_writes_a_folder_for_each(tmp_path: Path) -> None:
-    done = simulate("--scenario", "walk", "--requests", "10", "--dialect", "vllm", "--out", str(tmp_path), "--json")
+@pytest.mark.parametrize("dialect", ["native", "vllm"])
+def test_walk_writes_a_folder_for_each(tmp_path: Path, dialect: str) -> None:
+    done = simulate("--scenario", "walk", "--requests", "10", "--dialect", dialect, "--out", str(tmp_path), "--json")
     assert done.exit_code == 0, done.output
     told = [json.loads(line) for line in done.output.splitlines()]
     assert len(told) == 12
     for each in told:
         assert (tmp_path / each["scenario"] / "ground_truth.json").exists()
+    seen: set[str] = set()
+    for path in sorted(tmp_path.rglob("*.otlp.bin")):
+        traces = {span.trace_id for batch in read_path(path) for span in batch.spans}
+        assert seen.isdisjoint(traces), path  # scenarios of one seed are told apart in one store
+        seen |= traces
+    assert len(seen) >= sum(each["requests"] for each in told)
 
 
 def test_an_endpoint_gets_it_in_real_time(endpoint: tuple[str, list[str]], tmp_path: Path) -> None:

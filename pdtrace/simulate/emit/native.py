@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Final, Literal
 
 from pdtrace.instrumentation import Record, Recorder, Resource
+from pdtrace.instrumentation.record import seed_ids
 from pdtrace.simulate.emit.contract import Sink
 from pdtrace.simulate.story import CONTAINER, ClusterFacts, Doing, RouteChoice, Story
 
@@ -62,12 +63,13 @@ class NativeEmitter:
     Args:
         sink: Where bodies go.
         cluster: Clocks and workers.
-        seed: Not needed: nothing here is drawn; ids are the recorder's.
+        seed: With the run's label it decides the recorders' ids.
     """
 
     def __init__(self, sink: Sink, cluster: ClusterFacts, seed: int) -> None:
         self._sink = sink
         self._cluster = cluster
+        self._seed = seed
         self._exporter = _SinkExporter(sink)
         self._recorders: dict[str, tuple[Recorder, SimulatedClock]] = {}
         self._run = ""
@@ -75,7 +77,9 @@ class NativeEmitter:
 
     def emit(self, story: Story) -> None:
         """Tell one request; a front end that still has it has exported nothing of it."""
-        self._run = story.run
+        if story.run != self._run:
+            self._run = story.run
+            seed_ids(f"{self._seed}/{story.run}")  # scenarios of one seed must not share trace ids
         edge = self._begin(story, story.frontend, 0, story.arrival_ns, edge=True)
         records: dict[tuple[str, int], Record] = {}
         for doing in sorted(story.doings, key=lambda d: (d.start_ns, d.end_ns)):
