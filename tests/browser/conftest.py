@@ -68,7 +68,18 @@ def service(chromium, tmp_path_factory) -> Iterator[Running]:
     with serve(tmp_path_factory.mktemp("browser") / "b.duckdb") as service:
         for number, minutes in enumerate((-31, 0, 29, 61), start=1):
             service.send(vllm_request(number, EVENT_NS + minutes * MINUTE_NS))
-        demo = ("-m", "pdtrace.demo", "--endpoint", service.grpc, "--backfill", "90", "--seconds", "170")
+        demo = (
+            "-m",
+            "pdtrace.demo",
+            "--endpoint",
+            service.grpc,
+            "--backfill",
+            "90",
+            "--seconds",
+            "170",
+            "--simulate",
+            "none",
+        )
         with running(*demo):
             found = eventually(
                 lambda: service.api.get("/v1/requests", params={"limit": 100}).json(), lambda r: len(r) >= 60
@@ -100,9 +111,12 @@ def _answers(address: str) -> bool:
         return False
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(chromium):
-    """One Chromium for all tests; its profile is new and goes with it."""
+    """One Chromium for the tests of a file; its profile is new and goes with it.
+
+    Not for the session: while playwright is open, an event loop runs in this thread, and other tests want their own.
+    """
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright (the dev extra) drives the browser")
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=chromium, headless=True, args=list(QUIET))
