@@ -170,7 +170,7 @@ def _read_stage(span: Span, stage: str, out: Reading, cached: dict[int, int]) ->
     )
     if failed:
         text = span.status_message or str(own("pdtrace.error") or result or f"{stage} failed")
-        out.failures.append(Failure(_failed_stage(stage), text, span.end_ns, worker, attempt))
+        out.failures.append(Failure(_failed_stage(stage, role), text, span.end_ns, worker, attempt))
     if stage in ("prefill", "recompute"):
         tokens = _read_prompt_work(span, role, out)
         if tokens is not None:
@@ -238,7 +238,10 @@ def _side(attributes: dict[str, Value], worker: str) -> Literal["", "send", "rec
     return "send" if worker and worker == source else ""
 
 
-def _failed_stage(stage: str) -> Literal["route", "prefill", "handoff", "decode"]:
+def _failed_stage(stage: str, role: Role) -> Literal["", "route", "prefill", "handoff", "decode"]:
+    """Where it failed; an aggregated worker that reports nothing finer may have been prefilling or decoding."""
+    if stage == "prefill_opaque" and role == "aggregated":
+        return ""
     if stage in ("route", "router_queue"):
         return "route"
     if stage == "handoff":

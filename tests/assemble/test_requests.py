@@ -448,6 +448,8 @@ def test_a_first_token_before_the_arrival_is_unknown() -> None:
         ("ok", "recompute 10 - 40 @D0\n first_token 40 - 50 @D0\n decode 50 - 90 @D0", "ok_fallback"),
         ("failed", "prefill 2 - 10 @P0\n handoff 10 - 40 @P0>D0 !transport_error", "failed_handoff"),
         ("failed", "prefill 2 - 10 @P0", "failed"),
+        ("failed", "prefill_opaque 2 - 40 @A0 !reset", "failed"),
+        ("failed", "prefill_opaque 2 - 40 @P0 !reset", "failed_prefill"),
         ("cancelled", "prefill 2 - 10 @P0\n handoff 10 - 40 @P0>D0 !transport_error", "cancelled"),
         ("ok", "prefill 2 - 10 @P0\n first_token 40 - 50 @D0\n decode 50 - 90 @D0", "ok"),
     ],
