@@ -16,6 +16,7 @@ from pdtrace.instrumentation.encode import encode_counters
 from pdtrace.instrumentation.engine import Cached, DecodeSide, Handoff, PrefillSide
 from pdtrace.instrumentation.router import deciding
 from pdtrace.instrumentation.stages import STAGES
+from pdtrace.instrumentation.tokens import TokenTimeline
 from pdtrace.schemas import schema_text
 from pdtrace.stages import ACTIVITY_STAGES
 from tests.instrumentation.reading import Span, Worker
@@ -83,7 +84,7 @@ def test_what_the_instrumentation_sends_is_registered_with_its_type_and_its_span
 
 
 def sent_by_every_helper() -> list[Span]:
-    """One request with everything that the instrumentation's helpers can say of it."""
+    """Requests with everything that the instrumentation's helpers can say of them."""
     worker = Worker()
     record = worker.recorder.begin("r1", edge=True)
     with deciding(record) as decision:
@@ -111,6 +112,11 @@ def sent_by_every_helper() -> list[Span]:
     for name, value in {"request.model": "m", "usage.input_tokens": 100, "usage.output_tokens": 2}.items():
         record.set(f"gen_ai.{name}", value)
     record.finish("failed_decode", "out of memory")
+    long = worker.recorder.begin("r2", edge=True)
+    timeline = TokenTimeline(long, limit=1)
+    timeline.step(long.start_ns)
+    timeline.step(long.start_ns + 1)
+    long.finish("ok")
     return worker.spans()
 
 

@@ -16,7 +16,7 @@ from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, S
 
 from pdtrace.instrumentation.clock import Clock
 from pdtrace.instrumentation.context import Context, parse, render
-from pdtrace.instrumentation.encode import is_failure, request_attributes, stage_spans
+from pdtrace.instrumentation.encode import is_failure, makes_sense, request_attributes, stage_spans
 from pdtrace.instrumentation.export import Signal
 from pdtrace.instrumentation.record import NO_RECORD, Record, Unrecorded
 from pdtrace.instrumentation.recorder import Recorder
@@ -136,10 +136,12 @@ class BridgedRecorder(Recorder):
             self._make_stage_spans(record, unix_ns, shared)
         finally:
             if span is not None:
-                span.set_attributes(shared | _told(request_attributes(record, unix_ns, unix_ns(record.start_ns))))
+                start_ns, end_ns = unix_ns(record.start_ns), unix_ns(record.end_ns)
+                span.set_attributes(shared | _told(request_attributes(record, unix_ns, start_ns)))
                 if is_failure(record):
                     span.set_status(Status(StatusCode.ERROR, record.error))
-                span.end(unix_ns(record.end_ns))
+                if makes_sense(start_ns, end_ns, self._problems):
+                    span.end(end_ns)  # else never: the provider exports what has ended
 
     def _make_stage_spans(self, record: Record, unix_ns: Callable[[int], int], shared: Mapping[str, Any]) -> None:
         above = None
@@ -147,23 +149,24 @@ class BridgedRecorder(Recorder):
             above = Context(record.trace_id_bytes, record.span_id_bytes, sampled=True)
         context = _under(above)
         for stage, start_ns, end_ns, attempt, attributes, failed in stage_spans(record, self._problems):
-            end_ns = record.end_ns if end_ns is None else end_ns
-            if end_ns < start_ns:
-                self._problems.add("ends_before_it_begins")
+            start_ns, end_ns = unix_ns(start_ns), unix_ns(record.end_ns if end_ns is None else end_ns)
+            if not makes_sense(start_ns, end_ns, self._problems):
                 continue
             span = self._tracer.start_span(
                 f"pdtrace.{stage}",
                 context=context,
                 attributes={**shared, "pdtrace.attempt": attempt, **_told(attributes)},
-                start_time=unix_ns(start_ns),
+                start_time=start_ns,
             )
             if failed:
                 span.set_status(Status(StatusCode.ERROR, failed))
             if above is None:  # no caller and no edge span: the first stage's trace is the others' too
                 ids = span.get_span_context()
-                above = Context(ids.trace_id.to_bytes(16, "big"), ids.span_id.to_bytes(8, "big"), sampled=True)
+                above = Context(
+                    ids.trace_id.to_bytes(16, "big"), ids.span_id.to_bytes(8, "big"), ids.trace_flags.sampled
+                )
                 context = _under(above)
-            span.end(unix_ns(end_ns))
+            span.end(end_ns)
 
 
 def _current() -> Context | None:

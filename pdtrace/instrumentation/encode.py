@@ -151,8 +151,7 @@ def _any_stages(record: Record, common: bytes, span_id: int, out: list[bytes], p
         else:
             start_ns += offset_ns
             end_ns += offset_ns
-        if not 0 < start_ns <= end_ns <= _LAST_NS:
-            problems.add("ends_before_it_begins" if end_ns < start_ns else "time_out_of_range")
+        if not makes_sense(start_ns, end_ns, problems):
             continue
         rest = b""
         if attributes:
@@ -255,8 +254,7 @@ def _root(record: Record, trace_id: bytes, span_id: bytes, shared: bytes, out: l
     """The request's own span."""
     unix_ns = record.clock.wall_ns if record.offset_ns is None else record.offset_ns.__add__
     start_ns, end_ns = unix_ns(record.start_ns), unix_ns(record.end_ns)
-    if not 0 < start_ns <= end_ns <= _LAST_NS:
-        problems.add("ends_before_it_begins" if end_ns < start_ns else "time_out_of_range")
+    if not makes_sense(start_ns, end_ns, problems):
         return
     told = _IDS.pack(b"\x0a\x10", trace_id, b"\x12\x08", span_id, _REQUEST, start_ns, b"A", end_ns) + shared
     if record.parent is not None:
@@ -273,8 +271,12 @@ def request_attributes(record: Record, unix_ns: Callable[[int], int], start_ns: 
     known = {} if record.attributes is None else dict(record.attributes)
     first_ns = record.first_ns
     stamps = sorted(record.token_stamps) if record.token_stamps is not None else []
-    if stamps:
-        first_ns = stamps[0][0] if first_ns is None else first_ns
+    left_out = getattr(record.token_stamps, "left_out", 0)
+    if stamps and first_ns is None:
+        first_ns = stamps[0][0]
+    if left_out:
+        known["pdtrace.token_times_left_out"] = left_out
+    elif stamps:
         known["pdtrace.token_times_ns"] = [max(0, unix_ns(at_ns) - start_ns) for at_ns, _ in stamps]
         if any(count != 1 for _, count in stamps):
             known["pdtrace.token_counts"] = [count for _, count in stamps]
@@ -290,3 +292,11 @@ def request_attributes(record: Record, unix_ns: Callable[[int], int], start_ns: 
 def is_failure(record: Record) -> bool:
     """Whether its request span has status ERROR."""
     return str(record.outcome).startswith(_ERROR_OUTCOMES)
+
+
+def makes_sense(start_ns: int, end_ns: int, problems: Problems) -> bool:
+    """Whether a span can have these Unix times; counted if it cannot."""
+    if 0 < start_ns <= end_ns <= _LAST_NS:
+        return True
+    problems.add("ends_before_it_begins" if end_ns < start_ns else "time_out_of_range")
+    return False

@@ -3,19 +3,20 @@
 Owns which call begins and ends which stage. A thin layer over a record: each method is one or two appends.
 
 ```
-P   queue -> wait_for_decode -> prefill -> prefilled, hold ............ release, finish
+P   queue -> wait_for_decode -> prefill -> prefilled, hold, finish ............ release
 D   queue ---------------- handoff ---------> queue -> first_step -> first_token ... finish
 ```
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pdtrace.instrumentation.record import Record
+from pdtrace.instrumentation.record import Record, in_words
 from pdtrace.instrumentation.stages import (
     BOOTSTRAP,
     DECODE,
@@ -27,6 +28,8 @@ from pdtrace.instrumentation.stages import (
     PREFILL_QUEUE,
     RECOMPUTE,
 )
+
+log = logging.getLogger(__name__)
 
 #: Who gave P's memory back.
 ReleasedBy = Literal["pull", "timeout", "cancel", "eviction"]
@@ -49,7 +52,7 @@ class Cached:
 
 
 class _Side:
-    """One request on one worker."""
+    """One request on one worker. One thread at a time."""
 
     __slots__ = ("record",)
 
@@ -69,7 +72,10 @@ class _Side:
         if not isinstance(cached, Cached):
             put(stage, "pdtrace.cached_tokens", cached)
             return
-        put(stage, "pdtrace.cached_tokens", cached.tokens)
+        try:
+            put(stage, "pdtrace.cached_tokens", cached.tokens)
+        except TypeError as problem:  # no numbers; the tiers go out as they are
+            log.warning("pdtrace: cached tokens without a sum: %s", problem)
         if cached.device is not None:
             put(stage, "pdtrace.cached_tokens.device", cached.device)
         if cached.host is not None:
@@ -139,11 +145,20 @@ class PrefillSide(_Side):
         if by:
             attributes["pdtrace.hold.released_by"] = by
         record = self.record
-        record.add(KV_HOLD, start_ns, record.clock.now_ns() if at_ns is None else at_ns, attributes)
+        end_ns = record.clock.now_ns() if at_ns is None else at_ns
+        if not record.finished:
+            record.add(KV_HOLD, start_ns, end_ns, attributes)
+            return
+        later = record.beside()
+        later.add(KV_HOLD, start_ns, end_ns, attributes)
+        later.finish(at_ns=end_ns)
 
     def finish(self, at_ns: int | None = None) -> None:
-        """The worker is done with the request, its memory included: what is still held is released, nobody says why."""
-        self.release("", at_ns)
+        """The worker is done with the request, but for memory that it may still hold; a stage that runs ends here.
+
+        Nothing waits for a release, which may be minutes away: it makes a record of its own. A hold that nobody releases
+        is not told, because nobody knows how long it was.
+        """
         self.record.finish(at_ns=at_ns)
 
 
@@ -251,10 +266,7 @@ class Handoff:
         if result:
             attributes["pdtrace.handoff.result"] = result
         if state_bytes:
-            sizes = list(state_bytes.values())
-            attributes["pdtrace.handoff.states"] = list(state_bytes)
-            attributes["pdtrace.handoff.state_bytes"] = sizes
-            attributes["pdtrace.handoff.bytes"] = sum(sizes)
+            attributes |= _sizes(state_bytes)
         self.record.add(HANDOFF, start_ns, end_ns, attributes, attempt=attempt, failed=failed)
 
     @contextmanager
@@ -269,9 +281,28 @@ class Handoff:
         try:
             yield state_bytes
         except BaseException as problem:
-            failed = f"{type(problem).__name__}: {problem}"
             self.moved(
-                start_ns, now(), state_bytes, rank=rank, result="transport_error", attempt=attempt, failed=failed
+                start_ns,
+                now(),
+                state_bytes,
+                rank=rank,
+                result="transport_error",
+                attempt=attempt,
+                failed=in_words(problem),
             )
             raise
         self.moved(start_ns, now(), state_bytes, rank=rank, attempt=attempt)
+
+
+def _sizes(state_bytes: Mapping[str, int]) -> dict[str, Any]:
+    """Attributes of what was moved; what are no numbers are left out, with a line in the log."""
+    try:
+        sizes = [int(size) for size in state_bytes.values()]
+        return {
+            "pdtrace.handoff.states": [str(kind) for kind in state_bytes],
+            "pdtrace.handoff.state_bytes": sizes,
+            "pdtrace.handoff.bytes": sum(sizes),
+        }
+    except Exception as problem:  # noqa: BLE001 - code of the engine's own types; its transfer must go on
+        log.warning("pdtrace: bytes of a handoff that are no numbers were left out: %s", in_words(problem))
+        return {}

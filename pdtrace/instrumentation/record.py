@@ -7,6 +7,7 @@ torn, and they take effect in that order.
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -65,6 +66,10 @@ class Keeper(Protocol):
     @property
     def submit(self) -> Callable[[Record], None]:
         """Takes a finished record."""
+
+    @property
+    def begun(self) -> Iterator[int]:
+        """Counts records; one step each."""
 
     def late(self) -> None:
         """Something was said of a record that was finished already."""
@@ -175,7 +180,7 @@ class Record:
         try:
             yield
         except BaseException as problem:
-            self.fail(stage, _said(problem))
+            self.fail(stage, in_words(problem))
             raise
         finally:
             self.end(stage)
@@ -226,6 +231,17 @@ class Record:
         elif self.first_ns is None:
             self.first_ns = self._now() if at_ns is None else at_ns
 
+    def beside(self) -> Record:
+        """Another record of the same request here, for what outlasts this one; it has its own ``finish``."""
+        next(self._keeper.begun)
+        trace_id, span_id = self.trace_id_bytes, self.span_id_bytes
+        parent = Context(trace_id, span_id, sampled=True) if self.edge else self.parent
+        other = Record(
+            self._keeper, self._now, self.offset_ns, self.request_id, parent, False, self.attempt, self.start_ns
+        )
+        other.adopt(trace_id, span_id)
+        return other
+
     # -------------------------------------------------------------------------------------------------------- identity
 
     @property
@@ -271,7 +287,7 @@ class Record:
         return render(self.trace_id_bytes, self.span_id_bytes, sampled=True)
 
 
-def _said(problem: BaseException) -> str:
+def in_words(problem: BaseException) -> str:
     """An exception in words. Its own text is made by code of the host's, which may fail too."""
     try:
         return f"{type(problem).__name__}: {problem}"
@@ -318,6 +334,10 @@ class Unrecorded(Record):
     def first_token(self, at_ns: int | None = None) -> None:
         """Nothing."""
 
+    def beside(self) -> Record:
+        """Itself."""
+        return self
+
     @property
     def traceparent(self) -> str:
         """What came in; "" if nothing did and recording is off."""
@@ -340,6 +360,7 @@ def _no_time() -> int:
 
 class _Nobody:
     clock: Clock = SystemClock()
+    begun: Iterator[int] = itertools.count()
 
     def submit(self, record: Record) -> None:
         pass

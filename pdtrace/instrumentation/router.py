@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from pdtrace.instrumentation.record import Record
+from pdtrace.instrumentation.record import Record, in_words
 from pdtrace.instrumentation.stages import ROUTE
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,14 @@ class Decision:
 
         A list that is not one number a candidate is left out, with one line in the log. Never raises.
         """
-        candidates = _numbers("candidates", self.candidates, str) or []
+        try:
+            return self._attributes()
+        except Exception as problem:  # noqa: BLE001 - code of the router's own types; routing must go on
+            _tell("decision", in_words(problem))
+            return {}
+
+    def _attributes(self) -> dict[str, Any]:
+        candidates = _values("candidates", self.candidates, str) or []
         found: dict[str, Any] = {
             "pdtrace.router.stage": self.stage,
             "pdtrace.router.mode": self.mode,
@@ -64,7 +71,7 @@ class Decision:
         }
         for name, kind in _BY_CANDIDATE:
             given = getattr(self, name)
-            numbers = None if given is None else _numbers(name, given, kind)
+            numbers = None if given is None else _values(name, given, kind)
             if numbers is not None and candidates and len(numbers) != len(candidates):
                 _tell(name, f"{len(numbers)} of {name} for {len(candidates)} candidates")
             elif numbers:
@@ -91,7 +98,7 @@ def deciding(record: Record, stage: For = "prefill", *, attempt: int | None = No
     try:
         yield decision
     except BaseException as problem:
-        failed = f"{type(problem).__name__}: {problem}"
+        failed = in_words(problem)
         raise
     finally:
         record.add(ROUTE, start_ns, now(), decision.attributes(), attempt=attempt, failed=failed)
@@ -103,12 +110,15 @@ def decided(record: Record, decision: Decision, start_ns: int, end_ns: int, *, a
         record.add(ROUTE, start_ns, end_ns, decision.attributes(), attempt=attempt)
 
 
-def _numbers(name: str, values: Iterable[Any], kind: Callable[[Any], Any]) -> list[Any] | None:
-    """Values as plain numbers (they may be numpy's); None and a line in the log if they are not."""
+def _values(name: str, values: Iterable[Any], kind: Callable[[Any], Any]) -> list[Any] | None:
+    """Values as plain ones (they may be numpy's or torch's); None and a line in the log if they are not."""
+    if isinstance(values, str):
+        _tell(name, f"{name}: one text is no list")
+        return None
     try:
         return [kind(value) for value in values]
-    except (TypeError, ValueError, OverflowError) as problem:
-        _tell(name, f"{name}: {problem}")
+    except Exception as problem:  # noqa: BLE001 - code of the router's own types
+        _tell(name, f"{name}: {in_words(problem)}")
         return None
 
 

@@ -9,10 +9,14 @@ from __future__ import annotations
 import logging
 from array import array
 from collections.abc import Iterator
+from typing import Final
 
 from pdtrace.instrumentation.record import Record
 
 log = logging.getLogger(__name__)
+
+#: Chunks of one answer: a megabyte here, and less than the four of a gRPC message on the wire.
+MOST_CHUNKS: Final = 1 << 17
 
 
 class TokenTimeline:
@@ -21,14 +25,18 @@ class TokenTimeline:
     Args:
         record: The edge record that it belongs to; ``record.tokens`` goes into the timeline from then on. None: give it
             to one later with ``attach``.
+        limit: Chunks that are kept. An answer with more keeps its first stamp alone and is told without token times,
+            because half of them would be taken for all; ``left_out`` says how many are not there.
     """
 
-    __slots__ = ("_counts", "_deltas_ns", "_last_ns")
+    __slots__ = ("_counts", "_deltas_ns", "_last_ns", "_limit", "left_out")
 
-    def __init__(self, record: Record | None = None) -> None:
+    def __init__(self, record: Record | None = None, *, limit: int = MOST_CHUNKS) -> None:
         self._deltas_ns = array("q")
         self._counts: array[int] | None = None  #: made at the first chunk that is not one token
         self._last_ns = 0
+        self._limit = max(1, limit)
+        self.left_out = 0  #: chunks beyond the limit, and those given up for it
         if record is not None:
             self.attach(record)
 
@@ -41,6 +49,9 @@ class TokenTimeline:
 
     def step(self, at_ns: int, count: int = 1) -> None:
         """``count`` tokens left at a stamp of the recorder's clock: one reading serves a whole batch."""
+        if self.left_out:
+            self.left_out += 1
+            return
         try:
             if count != 1 and self._counts is None:
                 self._counts = array("q", [1]) * len(self._deltas_ns)
@@ -52,6 +63,15 @@ class TokenTimeline:
             if self._counts is not None:
                 del self._counts[len(self._deltas_ns) :]
             log.warning("pdtrace: a token stamp that is none was left out: %s", problem)
+        if len(self._deltas_ns) > self._limit:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Keep the earliest stamp only: it is the first token's."""
+        first_ns, count = min(self)
+        self.left_out = len(self._deltas_ns) - 1
+        self._deltas_ns, self._counts = array("q", [first_ns]), array("q", [count])
+        log.warning("pdtrace: an answer of more than %d chunks is told without token times", self._limit)
 
     def append(self, stamp: tuple[int, int]) -> None:
         """``step`` with a pair, as a list of stamps takes it."""
@@ -61,7 +81,7 @@ class TokenTimeline:
         return len(self._deltas_ns)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """(stamp, tokens) of each chunk, in the order they were said."""
+        """(stamp, tokens) of each chunk that is kept, in the order they were said."""
         at_ns = 0
         counts = self._counts
         for number, delta_ns in enumerate(self._deltas_ns):

@@ -9,12 +9,13 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, Sampler
 from opentelemetry.trace import NoOpTracerProvider, SpanKind, StatusCode
 
 from pdtrace.instrumentation import Record, Recorder, stages
 from pdtrace.instrumentation import Resource as OurResource
 from pdtrace.instrumentation.bridge import BridgedRecorder
+from pdtrace.instrumentation.engine import PrefillSide
 from tests.instrumentation.reading import T0, Hand, Memory
 
 CALLER = "00-0102030405060708090a0b0c0d0e0f10-1112131415161718-01"
@@ -148,3 +149,49 @@ def test_status_code_of_success_is_unset() -> None:
     record = bridge.recorder.begin("r1", edge=True)
     record.finish("ok")
     assert bridge.spans()["pdtrace.request"].status.status_code is StatusCode.UNSET
+
+
+@pytest.mark.parametrize(("start_ns", "end_ns"), [(T0 + 9, T0 + 5), (-5, T0), (T0, 1 << 63)])
+def test_times_that_no_span_can_have_are_left_out_and_counted(start_ns: int, end_ns: int) -> None:
+    bridge = Bridge()
+    stage = bridge.recorder.begin("r1")
+    stage.add(stages.PREFILL, start_ns, end_ns)
+    stage.finish()
+    whole = bridge.recorder.begin("r1", edge=True, at_ns=start_ns)
+    whole.finish("ok", at_ns=end_ns)
+    assert bridge.spans() == {}
+    kind = "ends_before_it_begins" if end_ns < start_ns else "time_out_of_range"
+    assert bridge.recorder.stats().problems == {kind: 2}
+
+
+def test_stages_without_a_caller_are_sampled_as_one() -> None:
+    class First(Sampler):
+        """Takes only what is asked second: a stage with a parent, unless that is followed."""
+
+        def should_sample(self, parent_context: object, trace_id: int, name: str, *more: object, **rest: object):  # type: ignore[no-untyped-def]
+            return (ALWAYS_OFF if name == "pdtrace.prefill_queue" else ALWAYS_ON).should_sample(None, trace_id, name)
+
+        def get_description(self) -> str:
+            return "first"
+
+    bridge = Bridge(ParentBased(First()))
+    record = bridge.recorder.begin("r1")
+    record.next(stages.PREFILL_QUEUE)
+    record.next(stages.PREFILL)
+    record.finish()
+    assert bridge.spans() == {}
+
+
+def test_memory_held_beyond_the_request_hangs_where_its_stages_do() -> None:
+    bridge = Bridge()
+    side = PrefillSide(bridge.recorder.begin("r1", traceparent=CALLER))
+    side.prefill(10, at_ns=T0)
+    side.prefilled(T0 + 5)
+    side.hold(4096, T0 + 5)
+    side.finish(T0 + 5)
+    assert set(bridge.spans()) == {"pdtrace.prefill"}
+    side.release("pull", T0 + 50)
+    held = bridge.spans()["pdtrace.kv_hold"]
+    assert (held.start_time, held.end_time) == (T0 + 5, T0 + 50)
+    assert held.parent is not None
+    assert f"{held.parent.trace_id:032x}-{held.parent.span_id:016x}" == CALLER[3:52]

@@ -49,7 +49,7 @@ def test_prefill_side() -> None:
     }
 
 
-def test_a_hold_that_nobody_released_ends_with_the_request_and_one_that_never_began_is_not_told() -> None:
+def test_a_hold_that_never_began_or_that_nobody_released_is_not_told() -> None:
     worker = Worker("prefill")
     held, idle = PrefillSide(worker.recorder.begin("held")), PrefillSide(worker.recorder.begin("idle"))
     held.hold(at_ns=T0 + 5)
@@ -57,9 +57,82 @@ def test_a_hold_that_nobody_released_ends_with_the_request_and_one_that_never_be
     worker.at(9)
     held.finish()
     idle.finish()
-    (span,) = worker.spans()
-    assert stages([span]) == [("kv_hold", 5, 9)]
-    assert span.attributes == {"pdtrace.request.id": "held", "pdtrace.attempt": 0}
+    assert worker.spans() == []
+
+
+@pytest.mark.parametrize("traceparent", [None, "00-0102030405060708090a0b0c0d0e0f10-1112131415161718-01"])
+@pytest.mark.parametrize("edge", [True, False])
+def test_a_hold_may_outlast_the_request_which_waits_for_nobody(edge: bool, traceparent: str | None) -> None:
+    worker = Worker("prefill")
+    side = PrefillSide(worker.recorder.begin("r1", attempt=1, edge=edge, traceparent=traceparent))
+    side.prefill(100)
+    worker.at(20)
+    side.prefilled()
+    side.hold(4096)
+    side.finish()
+    prefill = worker.span("prefill")
+    worker.at(480_000)
+    side.release("timeout")
+    side.release("pull")
+    held = worker.span("kv_hold")
+    assert stages([prefill, held]) == [("prefill", 0, 20), ("kv_hold", 20, 480_000)]
+    assert held.attributes == {
+        "pdtrace.request.id": "r1",
+        "pdtrace.attempt": 1,
+        "pdtrace.hold.bytes": 4096,
+        "pdtrace.hold.released_by": "timeout",
+    }
+    assert (held.trace_id, held.parent_id) == (prefill.trace_id, prefill.parent_id)
+    assert held.span_id != prefill.span_id
+    stats = worker.recorder.stats()
+    assert (stats.begun, stats.submitted, stats.exported, stats.problems) == (2, 2, 2, {})
+
+
+class Opaque:
+    """A value of an engine's own whose every use raises."""
+
+    def __int__(self) -> int:
+        raise RuntimeError("more than one element")
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text either")
+
+
+def test_values_that_make_no_sense_are_left_out_and_nothing_is_raised() -> None:
+    worker = Worker("prefill")
+    record = worker.recorder.begin("r1")
+    side = PrefillSide(record)
+    side.prefill(100, Cached(device="many", host=7))  # type: ignore[arg-type]
+    side.prefilled()
+    with Handoff(record).part() as state_bytes:
+        state_bytes["kv"] = Opaque()  # type: ignore[assignment]
+    side.finish()
+    assert worker.span("handoff").attributes == {
+        "pdtrace.request.id": "r1",
+        "pdtrace.attempt": 0,
+        "pdtrace.handoff.result": "hit",
+    }
+    prefill = worker.span("prefill").attributes
+    assert prefill["pdtrace.cached_tokens.host"] == 7
+    assert "pdtrace.cached_tokens" not in prefill
+
+
+def test_an_exception_without_a_text_is_still_the_engine_s_own() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    worker = Worker("decode")
+    record = worker.recorder.begin("r1")
+
+    def pull() -> None:
+        with Handoff(record).part():
+            raise Mute
+
+    with pytest.raises(Mute):
+        pull()
+    record.finish()
+    assert worker.span("handoff").status_message == "Mute"
 
 
 def test_a_preempted_prefill_is_two_passes_with_what_each_found() -> None:

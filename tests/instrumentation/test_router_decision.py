@@ -110,12 +110,22 @@ def test_numpy_and_iterators_and_lists_that_change_afterwards(worker: Worker) ->
     assert span.attributes["pdtrace.router.predicted_queue_ms"] == [1.0, 2.0]
 
 
+class Broken:
+    """A number of the router's own that is none."""
+
+    def __int__(self) -> int:
+        raise RuntimeError("no number")
+
+
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
         ({"overlap_tokens": [1, 2, 3]}, "3 of overlap_tokens for 1"),
         ({"cost": ["cheap"]}, "cost: "),
         ({"cost": 7}, "cost: "),
+        ({"cost": "7"}, "cost: one text"),
+        ({"overlap_tokens": [float("inf")]}, "overlap_tokens: OverflowError"),
+        ({"overlap_tokens": [Broken()]}, "overlap_tokens: RuntimeError: no number"),
     ],
 )
 def test_what_makes_no_sense_is_left_out_and_told_once(
@@ -144,3 +154,12 @@ def test_nothing_is_done_for_a_request_that_is_not_recorded() -> None:
         decision.candidates = watched()
     decided(NO_RECORD, decision, 1, 2)
     assert read == []
+
+
+def test_a_decision_that_cannot_be_read_costs_its_attributes_and_nothing_else(worker: Worker) -> None:
+    record = worker.recorder.begin("r1")
+    with deciding(record) as decision:
+        decision.chosen = np.array(["p0", "p1"])  # type: ignore[assignment]  # neither equal to "" nor unequal
+    record.finish()
+    (span,) = worker.spans("route")
+    assert span.attributes == {"pdtrace.request.id": "r1", "pdtrace.attempt": 0}

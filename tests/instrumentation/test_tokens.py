@@ -77,3 +77,33 @@ def test_a_stamp_that_is_none_is_left_out(at_ns: object, count: object) -> None:
 def test_nothing_is_kept_of_a_request_that_is_not_recorded() -> None:
     TokenTimeline(NO_RECORD).step(1)
     assert NO_RECORD.token_stamps is None
+
+
+def test_beyond_its_limit_an_answer_has_a_first_token_and_no_times() -> None:
+    worker = Worker()
+    record = worker.recorder.begin("r1", edge=True)
+    timeline = TokenTimeline(record, limit=3)
+    for after_ns in (7, 5, 11):  # 5 is the first, though said second
+        timeline.step(record.start_ns + after_ns, 2)
+    assert (len(timeline), timeline.left_out) == (3, 0)
+    for after_ns in range(20, 30):
+        timeline.step(record.start_ns + after_ns)
+    assert list(timeline) == [(record.start_ns + 5, 2)]
+    assert len(timeline) + timeline.left_out == 13
+    record.finish("ok", at_ns=record.start_ns + 40)
+    assert worker.span("request").attributes == {
+        "pdtrace.request.id": "r1",
+        "pdtrace.outcome": "ok",
+        "pdtrace.first_token_ns": record.start_ns + 5,
+        "pdtrace.token_times_left_out": 12,
+    }
+
+
+@given(STAMPS.filter(bool), st.integers(1, 20))
+def test_kept_or_left_out_every_chunk_is_counted(stamps: list[tuple[int, int]], limit: int) -> None:
+    timeline = TokenTimeline(limit=limit)
+    for stamp in stamps:
+        timeline.append(stamp)
+    assert len(timeline) + timeline.left_out == len(stamps)
+    kept = stamps if len(stamps) <= limit else [min(stamps[: limit + 1])]
+    assert list(timeline) == kept
