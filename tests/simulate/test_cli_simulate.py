@@ -165,7 +165,8 @@ def test_a_live_load_ends_when_told_and_hands_on_what_it_has(
             sys.executable, "-c", "from pdtrace.cli.simulate import command; command()", "--scenario", "healthy", "--realtime",
             "--loop", "--requests", "400", "--rate", "50", "--dialect", "vllm", "--endpoint", url,
             "--truth", str(tmp_path / "truth.json"),
-        ]
+        ],
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
     )  # fmt: skip
     try:
         until_s = time.monotonic() + 30
