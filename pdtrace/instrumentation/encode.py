@@ -151,8 +151,8 @@ def _any_stages(record: Record, common: bytes, span_id: int, out: list[bytes], p
         else:
             start_ns += offset_ns
             end_ns += offset_ns
-        if not makes_sense(start_ns, end_ns, problems):
-            continue
+        if not 0 < start_ns <= end_ns <= _LAST_NS and not makes_sense(start_ns, end_ns, problems):
+            continue  # the usual answer costs no call
         rest = b""
         if attributes:
             rest = b"".join([attribute(_ATTRIBUTE, name, value) for name, value in attributes.items()])
@@ -254,7 +254,7 @@ def _root(record: Record, trace_id: bytes, span_id: bytes, shared: bytes, out: l
     """The request's own span."""
     unix_ns = record.clock.wall_ns if record.offset_ns is None else record.offset_ns.__add__
     start_ns, end_ns = unix_ns(record.start_ns), unix_ns(record.end_ns)
-    if not makes_sense(start_ns, end_ns, problems):
+    if not 0 < start_ns <= end_ns <= _LAST_NS and not makes_sense(start_ns, end_ns, problems):
         return
     told = _IDS.pack(b"\x0a\x10", trace_id, b"\x12\x08", span_id, _REQUEST, start_ns, b"A", end_ns) + shared
     if record.parent is not None:
@@ -270,11 +270,11 @@ def request_attributes(record: Record, unix_ns: Callable[[int], int], start_ns: 
     """What an edge record knows of its request, by name; ``start_ns`` is Unix time of its start."""
     known = {} if record.attributes is None else dict(record.attributes)
     first_ns = record.first_ns
-    stamps = sorted(record.token_stamps) if record.token_stamps is not None else []
-    left_out = getattr(record.token_stamps, "left_out", 0)
+    said = record.token_stamps
+    stamps = [] if said is None else sorted(said)
     if stamps and first_ns is None:
         first_ns = stamps[0][0]
-    if left_out:
+    if not isinstance(said, list) and (left_out := getattr(said, "left_out", 0)):
         known["pdtrace.token_times_left_out"] = left_out
     elif stamps:
         known["pdtrace.token_times_ns"] = [max(0, unix_ns(at_ns) - start_ns) for at_ns, _ in stamps]
