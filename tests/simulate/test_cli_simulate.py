@@ -162,11 +162,12 @@ def test_a_live_load_ends_when_told_and_hands_on_what_it_has(
     url, paths = endpoint
     live = subprocess.Popen(
         [
-            sys.executable, "-c", "from pdtrace.cli.simulate import command; command()", "--scenario", "healthy", "--realtime",
+            # A shell's background job ignores Ctrl-C, and so would this child of its child.
+            sys.executable, "-c", "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+            "from pdtrace.cli.simulate import command; command()", "--scenario", "healthy", "--realtime",
             "--loop", "--requests", "400", "--rate", "50", "--dialect", "vllm", "--endpoint", url,
             "--truth", str(tmp_path / "truth.json"),
         ],
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
     )  # fmt: skip
     try:
         until_s = time.monotonic() + 30
