@@ -155,6 +155,14 @@ def test_wrong_usage_is_told(arguments: list[str], says: str, tmp_path: Path, mo
     assert not list(tmp_path.iterdir())
 
 
+#: A shell's background job ignores Ctrl-C, and so would a child of its child.
+_LISTENING = """import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from pdtrace.cli.simulate import command
+command()
+"""
+
+
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
 def test_a_live_load_ends_when_told_and_hands_on_what_it_has(
     end: signal.Signals, endpoint: tuple[str, list[str]], tmp_path: Path
@@ -162,9 +170,7 @@ def test_a_live_load_ends_when_told_and_hands_on_what_it_has(
     url, paths = endpoint
     live = subprocess.Popen(
         [
-            # A shell's background job ignores Ctrl-C, and so would this child of its child.
-            sys.executable, "-c", "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-            "from pdtrace.cli.simulate import command; command()", "--scenario", "healthy", "--realtime",
+            sys.executable, "-c", _LISTENING, "--scenario", "healthy", "--realtime",
             "--loop", "--requests", "400", "--rate", "50", "--dialect", "vllm", "--endpoint", url,
             "--truth", str(tmp_path / "truth.json"),
         ],
