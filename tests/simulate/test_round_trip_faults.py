@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pdtrace.dialects import DIALECTS
+import pytest
+
 from pdtrace.simulate.story import HostFacts
-from pdtrace.stages import GROUPS
 from tests.simulate.telling import CLUSTER, SEQUENTIAL, Row, batch_of, draw, read_back, tell, wrongs
 
 RECOMPUTED_ON_D = """
@@ -106,16 +106,12 @@ def told(dialect: str, drawing: str, **known: object) -> tuple[set[tuple[str, st
     return {(answered, true) for answered, true, _ in wrongs(story, row)}, row
 
 
-def blind_spots(name: str) -> str:
-    """What a dialect says of itself."""
-    return " ".join(next(dialect.blind_spots for dialect in DIALECTS if dialect.name == name))
-
-
-def test_a_gateway_that_has_not_sent_yet_is_routing_and_says_that_this_holds_more() -> None:
+@pytest.mark.xfail(
+    strict=True, reason="the gateway's whole time before it sends is read as route; it holds ingress and queue"
+)
+def test_a_gateway_that_has_not_sent_yet_is_not_routing_all_the_time() -> None:
     wrong, _ = told("sglang", SEQUENTIAL)
-    assert wrong == {("route", "ingress"), ("route", "router_queue")}
-    assert {"route", "ingress", "router_queue"} in [set(stages) for stages in GROUPS.values()]  # one colour, one number
-    assert "all shown as route" in blind_spots("smg")
+    assert wrong == set()
 
 
 def test_what_a_gateway_does_between_attempts_is_not_called_a_queue() -> None:
@@ -124,18 +120,16 @@ def test_what_a_gateway_does_between_attempts_is_not_called_a_queue() -> None:
     assert row["sections"]["relay"] > 0
 
 
-def test_a_recompute_inside_vllms_model_time_is_first_token_and_said_to_be_hidden() -> None:
+@pytest.mark.xfail(strict=True, reason="all of D's time in the model is read as first_token (definitions, section 2)")
+def test_a_recompute_inside_vllms_model_time_is_not_the_first_step() -> None:
     wrong, _ = told("vllm", RECOMPUTED_ON_D, outcome="ok_fallback")
-    assert wrong == {("first_token", "recompute"), ("first_token", "decode_queue")}
-    assert "inside D's time in the model, shown as first_token" in blind_spots("vllm")
+    assert wrong == set()
 
 
-def test_a_prompt_computed_on_vllms_d_is_prefill() -> None:
-    """Within its model time, which ends with the first token and holds the wait between two steps."""
-    wrong, row = told("vllm", PROMPT_ON_D, mode="prefill_on_decode", prefill_worker=None)
-    assert wrong == {("prefill", "decode_queue"), ("prefill", "first_token")}
-    assert row["mode"] == "prefill_on_decode"
-    assert "first_token" not in row["sections"]
+@pytest.mark.xfail(strict=True, reason="its model time holds the wait and the first step after the prompt")
+def test_a_prompt_computed_on_vllms_d_is_prefill_to_its_end_only() -> None:
+    wrong, _ = told("vllm", PROMPT_ON_D, mode="prefill_on_decode", prefill_worker=None)
+    assert wrong == set()
 
 
 def test_a_retrys_prompt_work_is_recompute() -> None:
@@ -143,10 +137,10 @@ def test_a_retrys_prompt_work_is_recompute() -> None:
     assert ("prefill", "recompute") not in wrong
 
 
-def test_vllm_cannot_tell_a_second_attempt() -> None:
+@pytest.mark.xfail(strict=True, reason="nothing in vLLM's words tells a second attempt")
+def test_vllms_second_attempt_is_recompute() -> None:
     wrong, _ = told("vllm", RETRIED, outcome="ok_fallback", attempts=2)
-    assert wrong == {("prefill", "recompute")}
-    assert "a retry's prefill is not told from the first" in blind_spots("vllm")
+    assert wrong == set()
 
 
 def test_dynamos_response_timeout_is_timed_out() -> None:
@@ -154,14 +148,12 @@ def test_dynamos_response_timeout_is_timed_out() -> None:
     assert row["outcome"] == "timed_out"
 
 
-def test_a_d_that_died_while_it_streamed_is_seen_to_be_silent() -> None:
-    """The gateway says 200 and ends: the status is all there is, and that D said nothing is on the request."""
+@pytest.mark.xfail(strict=True, reason="the gateway's 200 is taken for an answer though D never reported")
+def test_a_d_that_died_while_it_streamed_has_not_answered() -> None:
     _, row = told(
         "sglang", DIED_DECODING, outcome="failed_decode", mode="overlapped", error="decode worker d0 restarted"
     )
-    assert (row["outcome"], row["ttft_ns"]) == ("ok", None)
-    assert "worker_sent_no_span" in row["warnings"]
-    assert "A D that dies while it streams inside a 200" in blind_spots("smg")
+    assert row["outcome"] != "ok"
 
 
 def test_dynamos_stream_error_outweighs_a_regular_finish_on_d() -> None:
@@ -192,7 +184,7 @@ def test_dynamos_broken_stream_is_the_failed_legs() -> None:
     assert row["outcome"] == "failed_prefill"
 
 
-def test_a_retry_after_an_attempt_that_said_nothing_looks_like_a_first() -> None:
+@pytest.mark.xfail(strict=True, reason="attempts are counted by the engines' rooms, not by what the gateway sent")
+def test_a_retry_after_an_attempt_that_said_nothing_is_recompute() -> None:
     wrong, _ = told("sglang", RETRIED_UNHEARD, outcome="ok_fallback", attempts=2, mode="overlapped")
-    assert ("prefill", "recompute") in wrong
-    assert "An attempt whose workers sent nothing" in blind_spots("smg")
+    assert ("prefill", "recompute") not in wrong
